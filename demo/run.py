@@ -294,7 +294,7 @@ class Demo:
     def _finish(self) -> None:
         if not self._ui:
             self._end_all()
-            # the comparison's Spark has its folders there, too
+            # the Spark of the checks has its folders there, too
             self._need().session().stop()
             shutil.rmtree(self._settings.state_dir)
             return

@@ -129,12 +129,6 @@ class Settings(BaseSettings):
         description="Heap of a driver's JVM. Raise it if `status` shows that the heap is nearly full, or if a driver says "
         "that a batch needs more.",
     )
-    diff_memory_mb: int = Field(
-        1024,
-        ge=128,
-        description="Memory for the rows that a diff compares. It keeps what doesn't fit in the state folder. Raise it if a "
-        "diff says that it needs more.",
-    )
     driver_cores: int = Field(
         2,
         ge=1,
@@ -177,6 +171,13 @@ class Settings(BaseSettings):
         repr=False,
         description="More Spark properties, passed to Spark as they are. Set it if you need a property that no other "
         "setting covers, for example for an object store.",
+    )
+
+    diff_memory_mb: int = Field(
+        1024,
+        ge=256,
+        description="Memory for the rows that a diff compares. What doesn't fit into it goes to files in the state folder. "
+        "Raise it if a diff says that it is too little.",
     )
 
     # -- batches

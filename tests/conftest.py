@@ -198,7 +198,7 @@ def silent() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session, configured like a driver's. All drivers, diffs, checks and trials of this process share it."""
+    """One session, configured like a driver's. All drivers, checks and trials of this process share it."""
     from tests.shared.session import shared_session
 
     session = shared_session(tmp_path_factory.mktemp("spark"), heap_mb=2_048, young_mb=768)

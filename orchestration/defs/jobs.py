@@ -231,9 +231,7 @@ def promote_op(context: OpExecutionContext, config: PromoteConfig, platform: Pla
 
 
 @op
-def rollback_op(
-    context: OpExecutionContext, config: RollbackConfig, platform: Platform, pyspark: SparkResource
-) -> None:
+def rollback_op(context: OpExecutionContext, config: RollbackConfig, platform: Platform) -> None:
     """Moves an app's consumers back to the release that was live before. If the live one is dead, it may compare both
     first.
     """
@@ -248,7 +246,7 @@ def rollback_op(
             reason=config.reason,
         )
 
-    _planned(context, platform, make, execute=config.execute, live=True, pyspark=pyspark)
+    _planned(context, platform, make, execute=config.execute, live=True)
 
 
 @op

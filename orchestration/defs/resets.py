@@ -11,7 +11,7 @@ from typing import Literal
 from dagster import Config, OpExecutionContext, job, op
 from pydantic import Field
 
-from orchestration.defs.names import SPARK_POOL
+from orchestration.defs.names import LIMITED, SPARK_POOL
 from orchestration.defs.resources import Platform, SparkResource
 from orchestration.defs.shell import failures_told, run_plan, tag_run
 from orchestration.operations.planning.reset.export import new_positions
@@ -184,10 +184,10 @@ class BisectConfig(Config):
     release: str = Field(description="A release that is stopped or failed, for example stock-stats.v2.")
 
 
-@op(pool=SPARK_POOL)
-def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platform, pyspark: SparkResource) -> None:
+@op
+def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platform) -> None:
     """Makes a release read again from another position."""
-    with failures_told(), platform.open(context.log.info, pyspark) as operations:
+    with failures_told(), platform.open(context.log.info) as operations:
         request = config.request()
         plan = plan_reset(operations, config.release, request, reason=config.reason)
         if config.execute and request.chosen_output == "truncate" and config.confirm != plan.releases[0]:
@@ -201,10 +201,10 @@ def reset_op(context: OpExecutionContext, config: ResetConfig, platform: Platfor
         run_plan(context, operations, lambda: plan, execute=config.execute)
 
 
-@op(pool=SPARK_POOL)
-def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform, pyspark: SparkResource) -> None:
+@op
+def undo_op(context: OpExecutionContext, config: UndoConfig, platform: Platform) -> None:
     """Takes a reset back: restores the position, state and result from before it."""
-    with failures_told(), platform.open(context.log.info, pyspark) as operations:
+    with failures_told(), platform.open(context.log.info) as operations:
         run_plan(
             context,
             operations,
@@ -231,13 +231,13 @@ def bisect_op(context: OpExecutionContext, config: BisectConfig, platform: Platf
         )
 
 
-@job(name="reset", tags={"dagster/max_runtime": str(26 * 3600)})
+@job(name="reset", tags={"dagster/max_runtime": str(26 * 3600), LIMITED: "reset"})
 def reset_job() -> None:
     """Make a release read again from another position. You choose the position, the state and the result."""
     reset_op.alias("reset")()
 
 
-@job(name="undo", tags={"dagster/max_runtime": str(26 * 3600)})
+@job(name="undo", tags={"dagster/max_runtime": str(26 * 3600), LIMITED: "reset"})
 def undo_job() -> None:
     """Take a reset back."""
     undo_op.alias("undo")()

@@ -20,7 +20,7 @@ def spark_runs(memory_mib: int, settings: Settings) -> int:
     """The limit of the pool `spark` on a machine with this much memory: from 1 to 3.
 
     What the embedded broker and two drivers take is left to them, and one session to the runs that never wait for the
-    pool: promote, rollback and watch. With too little memory for that, it is 1.
+    pool: promote and watch. With too little memory for that, it is 1.
     """
     heap_mib = settings.driver_heap_mb
     broker_mib = settings.broker_heap_mb + _BESIDE_BROKER_MIB if settings.embedded else 0

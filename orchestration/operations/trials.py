@@ -40,7 +40,7 @@ def probe(
     """What a release of `app` would be, see `pipelines.engine.probe`. `given`: settings of the app.
 
     `check`: gets what the app's definition says, `sources`, `inputs`, `upstream`, `static` and `suites`, before Spark
-    starts. The trial's time does not run meanwhile. What it raises ends the trial. Raises BadUsage and Refused as the trial
+    is used. The trial's time does not run meanwhile. What it raises ends the trial. Raises BadUsage and Refused as the trial
     does; SwitchyardError if it doesn't end in time, or can't run.
     """
     answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check)
@@ -93,7 +93,9 @@ def _answer(
                     limit.start()
                     _send(process, json.dumps(asdict(known)) + "\n")
                 else:
+                    # the last line; its JVM, which has the same standard output, may not have ended yet
                     answer = found
+                    break
         if answer is None:
             errors.seek(0)
             last = "\n".join(errors.read().decode(errors="replace").strip().splitlines()[-8:])
@@ -131,7 +133,8 @@ def _started(
     with subprocess.Popen(
         command,
         cwd=folder,
-        env=settings.environment_of_trial(),
+        # what it leaves there if it is killed goes with the folder
+        env={**settings.environment_of_trial(), "TMPDIR": folder},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,

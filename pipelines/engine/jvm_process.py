@@ -40,7 +40,7 @@ def start_jvm_early(settings: Settings, **options: Any) -> None:
         try:
             need_jvm(settings, conf)
         except Exception as error:
-            # who needs it tries again, and raises
+            # whoever needs it tries again, and raises
             log.info("the JVM did not start early: %s", error)
 
     threading.Thread(target=started, name="spark", daemon=True).start()

@@ -3,8 +3,8 @@
 It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 
 1. It prints what the app's definition says: `{"definition": {"sources", "inputs", "upstream", "static", "suites"}}`.
-2. It waits for a line of input, a `Known` as JSON. Whoever started it checks the definition first, because Spark takes
-   long to start.
+2. It waits for a line of input, a `Known` as JSON. Whoever started it checks the definition meanwhile. The JVM starts
+   at the same time.
 3. It prints one JSON object: `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`.
 """
 
@@ -78,7 +78,7 @@ def probe(
             fix="check --set",
         )
     values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
-    # Spark parses the columns of another app's result. All else that may be wrong is refused before Spark starts
+    # Spark parses the columns of another app's result. All else that may be wrong is refused before Spark is used
     started = session() if app.upstream else None
     known = check(definition := _definition(app))
     spark = started or session()
@@ -127,7 +127,7 @@ def _columns_of(source: str, spec: Input) -> list[str]:
 
 
 def _definition(app: App) -> dict[str, Any]:
-    """What an app's definition says, for whoever checks it before Spark starts."""
+    """What an app's definition says, for whoever checks it."""
     return {
         "sources": list(app.sources),
         "inputs": app.topics,
@@ -320,8 +320,6 @@ def main(arguments: list[str]) -> None:
     path, digest, name, given = arguments
     settings = get_settings()
     options: dict[str, Any] = {"heap_mb": 512, "cores": 1, "brief": True, "few_rows": True}
-    # it takes longer than all that comes before the first question to Spark
-    start_jvm_early(settings, **options)
 
     def session() -> SparkSession:
         return build_session(settings, f"probe {name}", **options)
@@ -329,6 +327,8 @@ def main(arguments: list[str]) -> None:
     answers = sys.stdout
 
     def ask(definition: Mapping[str, Any]) -> Known:
+        # while the other side looks at what the app needs
+        start_jvm_early(settings, **options)
         print(json.dumps({"definition": definition}), file=answers, flush=True)
         return Known(**json.loads(sys.stdin.readline() or "{}"))
 

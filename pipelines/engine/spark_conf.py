@@ -49,8 +49,8 @@ def session_conf(
 ) -> dict[str, str]:
     """Spark properties by name. RocksDB takes memory besides the heap, at most a quarter of the heap's size.
 
-    `heap_mb`, `cores`: None: those of a driver. `brief`: the session ends within a minute. `few_rows`: its batches have some hundred rows at most, so Spark interprets
-    an app's expressions and compiles none.
+    `heap_mb`, `cores`: None: those of a driver. `brief`: the session ends within a minute. `few_rows`: its batches have
+    some hundred rows at most, so Spark interprets an app's expressions and compiles none.
     """
     heap_mb, cores = heap_mb or settings.driver_heap_mb, cores or settings.driver_cores
     master = settings.spark_master or f"local[{cores}]"

@@ -272,9 +272,9 @@ def test_other_defaults_are_the_safe_ones(loaded: Any) -> None:
     assert {jobs[name]["max_evidence_age_s"] for name in ("promote", *(f"live/{app}" for app in APPS))} == {600}
 
 
-# have a Spark session while consumers wait for them; the limit of the pool leaves room for one
+# consumers wait for them; the limit of the pool leaves room for the Spark session of one
 NEVER_WAIT = {"promote", "rollback", "watch"}
-NO_SPARK = {"start", "stop", "retire", "refresh", "janitor"}
+NO_SPARK = {"start", "stop", "retire", "refresh", "janitor", "reset", "undo"}
 
 
 def test_runs_that_take_long_are_in_pools_but_those_that_consumers_wait_for(loaded: Any) -> None:

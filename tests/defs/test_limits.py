@@ -21,6 +21,7 @@ from orchestration.catalog import find_apps
 from orchestration.defs import supervisor
 from orchestration.defs.jobs import promote_job, rollback_job, start_job, watch_job
 from orchestration.defs.names import HYDRATION_POOL, LIMITED, RELEASE_TAG
+from orchestration.defs.resets import reset_job, undo_job
 from orchestration.defs.results import results_assets
 from orchestration.local import memory, ui
 
@@ -31,8 +32,8 @@ def test_a_rollback_finds_room_beside_all_runs_that_take_long(tmp_path: Path) ->
         queue = instance.get_concurrency_config().run_queue_config
         assert queue is not None
         limits = {(each["key"], each["value"]): each["limit"] for each in queue.tag_concurrency_limits}
-    limited = [(LIMITED, job.tags[LIMITED]) for job in (start_job, watch_job)]
-    assert sorted(limits) == sorted(limited)
+    limited = [(LIMITED, job.tags[LIMITED]) for job in (reset_job, start_job, watch_job)]
+    assert sorted(limits) == sorted(limited) and undo_job.tags[LIMITED] == reset_job.tags[LIMITED]
     in_pools = [
         runs if runs is not None else memory.spark_runs(1 << 30, ui.get_settings()) for runs in ui.POOLS.values()
     ]

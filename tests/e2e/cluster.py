@@ -56,7 +56,7 @@ BRISK: dict[str, Any] = {"trigger_s": 0.7, "standby_trigger_s": 1.5, "heartbeat_
 class Cluster:
     """Releases, followers and commands on the session's broker, all in this process. It ends everything that it starts.
 
-    `spark`: the session of drivers, comparisons and trials; None: only questions, plans and refusals. `changes`: of the
+    `spark`: the session of drivers, checks and trials; None: only questions, plans and refusals. `changes`: of the
     settings.
     """
 

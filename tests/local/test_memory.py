@@ -18,7 +18,7 @@ from pipelines.settings import Settings
     [
         (2, 1),
         (8, 1),
-        (12, 1),  # 1,536 + 2 x 2,304 leave 6,144: two sessions, one of them for a rollback
+        (12, 1),  # 1,536 + 2 x 2,304 leave 6,144: two sessions, one of them for a promote
         (13, 2),  # 7,168: three
         (14, 2),
         (15, 3),  # 9,216: four

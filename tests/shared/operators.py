@@ -1,6 +1,6 @@
 """Operators that die: commands in processes that are forked from one with all imports, and killed by SIGKILL.
 
-The drivers that they start run on as threads of the test. They compare in the test's Spark session.
+The drivers that they start run on as threads of the test. They check in the test's Spark session.
 """
 
 from __future__ import annotations
@@ -171,6 +171,7 @@ def _operate(
     launcher: Any = partial(_Asking, connection=connection)
     context.LocalLauncher = launcher  # type: ignore[misc]
     context.Context.session = lambda _, records=None: _session()  # type: ignore[method-assign, assignment]
+    context.Context.session_soon = lambda _, records=None: None  # type: ignore[method-assign]
     if death is not None:
         _die_at(death)
     code = cli.run(arguments)

@@ -1,4 +1,4 @@
-"""The Spark session that many drivers, comparisons, checks and trials share."""
+"""The Spark session that many drivers, checks and trials share."""
 
 from __future__ import annotations
 

@@ -124,6 +124,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
         new=(release.spec, there.result),
         tolerance=0.0,
         samples=10,
+        check=work.check,
     )
     forward, backward = write_delta(settings, release.spec.app, work.plan.id, release.spec.tables)
     entry = EvidenceRecorded(

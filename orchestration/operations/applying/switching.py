@@ -47,6 +47,7 @@ def compare_both(work: Work, stage: Compare) -> None:
         new=(new.spec, there.result),
         tolerance=stage.tolerance,
         samples=stage.samples,
+        check=work.check,
     )
     summary = {
         **found.as_json(),

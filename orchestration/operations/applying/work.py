@@ -92,6 +92,11 @@ class Work:
         self.refuse_closed(state)
         return state
 
+    def check(self) -> None:
+        """Raises as `refuse_closed` does, by the entries that have come. For work that takes long: it costs little."""
+        self.context.registry.poll(0)
+        self.refuse_closed(self.context.registry.known)
+
     def refuse_closed(self, state: RegistryState) -> None:
         """Raises Refused if this plan's operation was ended, or another process took it over: no more stages may be
         applied.

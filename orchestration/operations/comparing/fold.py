@@ -1,19 +1,21 @@
-"""Compares two results as of one cut: folds both in DuckDB, and compares them key by key."""
+"""Compares two results as of one cut: folds both in a database, and compares them key by key."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestration.operations.comparing.database import Check, with_database
 from orchestration.operations.comparing.evidence import Comparison, evidence_home, evidence_path
-from orchestration.operations.comparing.loading import database, load
+from orchestration.operations.comparing.loading import Loaded, load
 from orchestration.operations.comparing.tags import prefix, split
 from orchestration.operations.comparing.values import columns_of, differing
 from pipelines.model.entries import ReleaseSpec, ResultSpec
 from pipelines.model.positions import ResultPosition
-from pipelines.paths import below, remove
+from pipelines.paths import remove
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,24 +27,34 @@ if TYPE_CHECKING:
 # smaller.
 SAMPLES_BYTES = 256 * 1024
 # rows that Python has at once
-_AT_ONCE = 10_000
+_AT_ONCE = 256
 # each core has one in memory
 _ROW_GROUP = "16MB"
+# the database keeps short values on disk as it needs to; of long ones, it has 2,048 in memory at once
+_LONG_BYTES = 1_024
 
-# the last value of each key, without deleted keys
+# the last value of each key of a part, without deleted keys
 _TABLE = """
-    SELECT key AS identity, key, value
-    FROM {side}_records JOIN (SELECT key, max(place) AS place FROM {side}_records GROUP BY key) USING (key, place)
+    CREATE OR REPLACE TABLE {side} AS
+    SELECT $tag || key AS identity, $tag || key AS key, value
+    FROM (FROM {side}_records WHERE hash(key) % $parts = $part)
+    JOIN (SELECT key, max(place) AS place FROM {side}_records WHERE hash(key) % $parts = $part GROUP BY key)
+    USING (key, place)
     WHERE value IS NOT NULL"""
-# each record by its key and source record, or by its key and value if it names no source record
+# each record of a part by its key and source record, or by its key and value if it names no source record
 _STREAM = """
+    CREATE OR REPLACE TABLE {side} AS
     SELECT identity || CASE WHEN copies > 1 THEN ' x' || copies ELSE '' END AS identity, key, value
     FROM (SELECT identity, key, value, count(*) AS copies
-          FROM (SELECT concat_ws('|', key, coalesce(source, value)) AS identity, key, value FROM {side}_records)
-          GROUP BY ALL)"""
-_BOTH = """
-    SELECT identity, coalesce(live.key, new.key) AS key, live.value AS live_value, new.value AS new_value
-    FROM live FULL JOIN new USING (identity)"""
+          FROM (SELECT concat_ws('|', tagged, coalesce(source, value)) AS identity, tagged AS key, value
+                FROM (SELECT CASE WHEN $tag = '' THEN key ELSE $tag || coalesce(key, '') END AS tagged, source, value
+                      FROM {side}_records))
+          WHERE hash(identity) % $parts = $part
+          GROUP BY identity, key, value)"""
+_BOTH = f"""
+    COPY (SELECT identity, coalesce(live.key, new.key) AS key, live.value AS live_value, new.value AS new_value
+          FROM live FULL JOIN new USING (identity))
+    TO $file (FORMAT parquet, ROW_GROUP_SIZE_BYTES '{_ROW_GROUP}')"""
 
 # key, live value, new value
 Row = tuple[str | None, str | None, str | None]
@@ -56,51 +68,71 @@ def compare_at(
     new: tuple[ReleaseSpec, ResultPosition],
     tolerance: float,
     samples: int,
+    check: Check = lambda: None,
 ) -> Comparison:
     """Compares the results of two releases, each as of a position, and keeps the fold of both with that evidence.
 
-    Raises SwitchyardError if records of a result are deleted, or if there is no room on the disk.
+    `check`: called now and then while they are read; what it raises ends the comparison. Raises SwitchyardError if records of
+    a result are deleted, or if the memory or the disk is full. Then it leaves no files.
     """
-    home, fold = evidence_home(evidence), evidence_path(settings, evidence)
-    # of an attempt that did not end
-    remove(settings.state_dir, *home)
-    found: dict[str, Comparison] = {}
-    for name, mine in live[0].outputs.items():
-        theirs = new[0].outputs[name]
-        with database(below(settings.state_dir, *home, "spill"), settings.diff_memory_mb) as data:
-            for side, spec, upto in (("live", mine, live[1]), ("new", theirs, new[1])):
+    fold = evidence_path(settings, evidence)
+
+    def work(data: DuckDBPyConnection, go_on: Check) -> Comparison:
+        def check_both() -> None:
+            go_on()
+            check()
+
+        found: dict[str, Comparison] = {}
+        for name, mine in live[0].outputs.items():
+            theirs, loaded = new[0].outputs[name], list[Loaded]()
+            for side, result, upto in (("live", mine, live[1]), ("new", theirs, new[1])):
                 [topic] = upto.only({name}).topics
-                load(data, f"{side}_records", settings, topic, upto.of(topic), spec.avro)
-            path = write_fold(data, fold / name, name, table=mine.table)
+                loaded.append(load(data, f"{side}_records", settings, topic, upto.of(topic), check_both, result.avro))
+            parts = _parts(loaded, settings.diff_memory_mb)
+            write_fold(data, fold / name, name, table=mine.table, parts=parts)
             found[name] = compare(
-                data, path, mine, theirs, tolerance=tolerance, samples=samples, share=len(live[0].outputs)
+                data, fold / name, mine, theirs, tolerance=tolerance, samples=samples, share=len(live[0].outputs)
             )
-    return Comparison.together(found)
+        return Comparison.together(found)
+
+    # of an attempt that was killed
+    remove(settings.state_dir, *evidence_home(evidence))
+    try:
+        return with_database(settings, work)
+    except BaseException:
+        remove(settings.state_dir, *evidence_home(evidence))
+        raise
 
 
-def write_fold(data: DuckDBPyConnection, folder: Path, result: str, *, table: bool) -> Path:
-    """Writes a Parquet file with both results, loaded as `live_records` and `new_records`: `identity, key, live_value,
-    new_value`, null if a side lacks the key. Returns its path.
+def _parts(loaded: Sequence[Loaded], memory_mb: int) -> int:
+    """Into how many parts the keys are divided, so that the long values of one fit into the database's memory."""
+    records, value_bytes = sum(each.records for each in loaded), sum(each.value_bytes for each in loaded)
+    if value_bytes <= records * _LONG_BYTES:
+        return 1
+    return 1 + 4 * value_bytes // (memory_mb * 2**20)
+
+
+def write_fold(data: DuckDBPyConnection, folder: Path, result: str, *, table: bool, parts: int = 1) -> None:
+    """Writes Parquet files with both results, loaded as `live_records` and `new_records`: `identity, key, live_value,
+    new_value`, null if a side lacks the key. A file for each of `parts` parts of the keys.
 
     A table: one row per key. A stream: one row per record, whose identity is key and source record, or key and value if it
     names no source record; an identity tells how often the same record is there. Key and identity are tagged if the app has
     several results.
     """
-    for side in ("live", "new"):
-        if tag := prefix(result):
-            data.execute(f"UPDATE {side}_records SET key = ? || coalesce(key, '')", [tag])
-        # step by step: all at once would take the memory of each step
-        data.execute(f"CREATE TABLE {side} AS {(_TABLE if table else _STREAM).format(side=side)}")
-        data.execute(f"DROP TABLE {side}_records")
-    folder.mkdir(parents=True)
-    path = folder / "rows.parquet"
-    data.sql(_BOTH).write_parquet(str(path), row_group_size_bytes=_ROW_GROUP)
-    return path
+    folder.mkdir(mode=0o700, parents=True)
+    for part in range(parts):
+        # step by step: all at once would take the memory of all steps
+        for side in ("live", "new"):
+            data.execute(
+                (_TABLE if table else _STREAM).format(side=side), {"tag": prefix(result), "parts": parts, "part": part}
+            )
+        data.execute(_BOTH, {"file": str(folder / f"part-{part}.parquet")})
 
 
 def compare(
     data: DuckDBPyConnection,
-    path: Path,
+    folder: Path,
     live: ResultSpec,
     new: ResultSpec,
     *,
@@ -113,28 +145,31 @@ def compare(
     `tolerance`: relative, for floating-point columns. `share`: how many results share the room for samples in the
     registry entry.
     """
-    data.read_parquet(str(path)).create_view("rows")
+    data.read_parquet([str(path) for path in sorted(folder.glob("*.parquet"))]).create_view("rows", replace=True)
     counts = "count(*) FILTER (new_value IS NULL), count(*) FILTER (live_value IS NULL), count(*)"
     [(only_live, only_new, total)] = data.execute(f"SELECT {counts} FROM rows").fetchall()
-    both = columns_of(live, new, tolerance)
-    changed, columns, picked = 0, dict.fromkeys(both, 0), list[Row]()
-    for row in _rows(data, "live_value <> new_value"):
-        # without a column that both have, all differ
-        where = differing(str(row[1]), str(row[2]), both)
-        if where or not both:
-            changed += 1
-            for name in where:
-                columns[name] += 1
-            if len(picked) < samples:
-                picked.append(row)
+    both, columns, changed = columns_of(live, new, tolerance), dict[str, int](), 0
+
+    def changed_rows() -> Iterator[Row]:
+        nonlocal changed
+        for row in _rows(data, "live_value <> new_value"):
+            where = differing(str(row[1]), str(row[2]), both)
+            # without a column that both have, all differ
+            if where or not both:
+                changed += 1
+                for name in where:
+                    columns[name] = columns.get(name, 0) + 1
+                yield row
+
+    picked = _first(samples, changed_rows())
     if len(picked) < samples:
-        picked += _rows(data, "live_value IS NULL OR new_value IS NULL", limit=samples - len(picked))
+        picked += _first(samples - len(picked), _rows(data, "live_value IS NULL OR new_value IS NULL"))
     return Comparison(
         only_live=only_live,
         only_new=only_new,
         changed=changed,
         identical=total - only_live - only_new - changed,
-        columns={name: count for name, count in columns.items() if count},
+        columns={name: columns[name] for name in both if name in columns},
         only_live_columns=tuple(name for name in live.value if name not in new.columns),
         only_new_columns=tuple(name for name in new.value if name not in live.columns),
         samples=fitting(
@@ -143,12 +178,19 @@ def compare(
     )
 
 
-def _rows(data: DuckDBPyConnection, condition: str, limit: int | None = None) -> Iterator[Row]:
-    """Rows of the fold, in the order of their keys."""
-    most = "" if limit is None else f"LIMIT {limit}"
-    found = data.execute(f"SELECT key, live_value, new_value FROM rows WHERE {condition} ORDER BY key, identity {most}")
+def _rows(data: DuckDBPyConnection, condition: str) -> Iterator[Row]:
+    """Rows of the fold."""
+    found = data.execute(f"SELECT key, live_value, new_value FROM rows WHERE {condition}")
     while rows := found.fetchmany(_AT_ONCE):
         yield from rows
+
+
+def _first(count: int, rows: Iterable[Row]) -> list[Row]:
+    """The first `count` rows in the order of their keys. Takes all of them in any case."""
+    found = nsmallest(count, rows, key=lambda row: tuple(text or "" for text in row))
+    for _ in rows:
+        pass
+    return found
 
 
 def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES) -> tuple[dict[str, Any], ...]:
@@ -168,4 +210,5 @@ def _key(text: str | None) -> Any:
 
 
 def _json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    # JSON has no NaN, and the registry would make null of it
+    return None if text is None else json.loads(text, parse_constant=str)

@@ -1,18 +1,19 @@
-"""Reads results into DuckDB, which keeps them on disk when they are larger than its memory."""
+"""Reads the records of a result into a database."""
 
 from __future__ import annotations
 
+import io
 import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
+from orchestration.operations.comparing.database import Check
 from orchestration.operations.comparing.records import read_records
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import consumer
@@ -23,69 +24,59 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
-# records that DuckDB gets at once: fewer cost more calls, more only take memory
-_AT_ONCE = 50_000
+# what the database gets at once, whichever comes first: less costs more calls, more only takes memory
+_RECORDS_AT_ONCE = 50_000
+_BYTES_AT_ONCE = 16 * 2**20
+# a broker may be restarting
+_PATIENCE = 3
+
+Decode = Callable[[Message], bytes | None]
 
 
-@contextmanager
-def database(spill: Path, memory_mb: int) -> Iterator[DuckDBPyConnection]:
-    """An empty database in memory, which takes up to `memory_mb` MiB. `spill`: a folder for what doesn't fit; it is
-    deleted in the end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """How many records a table has, and how many bytes their values take."""
 
-    Raises SwitchyardError if the memory or the disk is full.
-    """
-    import duckdb
-
-    options: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": f"{memory_mb}MiB",
-        "temp_directory": str(spill),
-        # no order is promised, and to keep one takes memory
-        "preserve_insertion_order": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-    }
-    try:
-        with closing(duckdb.connect(":memory:", config=options)) as found:
-            yield found
-    except duckdb.OutOfMemoryException as error:
-        raise SwitchyardError(
-            f"{memory_mb} MiB of memory are too few to compare the results",
-            fix="raise SWITCHYARD_DIFF_MEMORY_MB, then repeat the command",
-        ) from error
-    except duckdb.IOException as error:
-        raise SwitchyardError(
-            f"the results can't be compared: {str(error).splitlines()[0]}",
-            fix=f"free some disk space at {spill.parent}",
-        ) from error
-    finally:
-        rmtree(spill, ignore_errors=True)
+    records: int
+    value_bytes: int
 
 
 def load(
-    database: DuckDBPyConnection,
+    data: DuckDBPyConnection,
     table: str,
     settings: Settings,
     topic: str,
     upto: Mapping[int, int],
+    check: Check,
     avro: str | None = None,
-) -> None:
+) -> Loaded:
     """Makes `table` of a topic's committed records up to an offset of each partition, exclusive: `key string,
     value string, source string, place bigint`. The values of one key in a partition have rising places.
 
-    `avro`: the schema of the values, which become JSON; None: they are JSON. Raises SwitchyardError if records before
-    `upto` are deleted.
+    `check`: called now and then; what it raises ends the reading. `avro`: the schema of the values, which become JSON;
+    None: they are JSON. Raises SwitchyardError if records before `upto` are deleted or can't be read.
     """
     _refuse_deleted(settings, topic, upto)
-    database.execute(f"CREATE TABLE {table} (key VARCHAR, value VARCHAR, source VARCHAR, place BIGINT)")
-    decode = _plain if avro is None else _decoder(avro)
+    data.execute(f"CREATE OR REPLACE TABLE {table} (key VARCHAR, value VARCHAR, source VARCHAR, place BIGINT)")
+    decode = _as_it_is if avro is None else _decoder(avro)
+    records = value_bytes = waiting_bytes = 0
+    waiting: list[Message] = []
     with closing(consumer(settings, enable_partition_eof=True, fetch_wait_max_ms=20)) as client:
-        waiting: list[Message] = []
-        for messages in read_records(client, topic, {}, upto, settings.request_timeout_s, lambda: None, {}):
-            waiting += messages
-            if len(waiting) >= _AT_ONCE:
-                _insert(database, table, waiting, decode)
-                waiting = []
-        _insert(database, table, waiting, decode)
+        try:
+            for messages in read_records(client, topic, {}, upto, _PATIENCE * settings.request_timeout_s, check, {}):
+                waiting += messages
+                waiting_bytes += sum(map(len, messages))
+                if len(waiting) >= _RECORDS_AT_ONCE or waiting_bytes >= _BYTES_AT_ONCE:
+                    _insert(data, table, waiting, decode)
+                    records, value_bytes = records + len(waiting), value_bytes + waiting_bytes
+                    waiting, waiting_bytes = [], 0
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
+                # deleted since the first look
+                _refuse_deleted(settings, topic, upto)
+            raise
+    _insert(data, table, waiting, decode)
+    return Loaded(records=records + len(waiting), value_bytes=value_bytes + waiting_bytes)
 
 
 def _refuse_deleted(settings: Settings, topic: str, upto: Mapping[int, int]) -> None:
@@ -101,61 +92,71 @@ def _refuse_deleted(settings: Settings, topic: str, upto: Mapping[int, int]) -> 
         )
 
 
-def _insert(
-    database: DuckDBPyConnection, table: str, messages: Sequence[Message], decode: Callable[[Message], bytes | None]
-) -> None:
+def _insert(data: DuckDBPyConnection, table: str, messages: Sequence[Message], decode: Decode) -> None:
     if not messages:
         return
     import pyarrow as pa
 
     columns = {
-        "key": _strings([_key(message) for message in messages]),
+        "key": _strings([_text(message.key()) for message in messages]),
         "value": _strings([decode(message) for message in messages]),
         "source": _strings([_source(message) for message in messages]),
         "place": _integers([message.offset() or 0 for message in messages]),
     }
-    database.register("batch", pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
-    database.execute(f"INSERT INTO {table} SELECT key, value, source, place FROM batch")
-    database.unregister("batch")
+    data.register("batch", pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
+    data.execute(f"INSERT INTO {table} SELECT key, value, source, place FROM batch")
+    data.unregister("batch")
 
 
-def _key(message: Message) -> bytes | None:
-    return _text(message.key())
-
-
-def _plain(message: Message) -> bytes | None:
+def _as_it_is(message: Message) -> bytes | None:
     return _text(message.value())
 
 
 def _source(message: Message) -> bytes | None:
-    headers: dict[str, Any] = dict(message.headers() or ())
-    return _text(headers.get("source"))
+    # the first one, as everywhere
+    headers: list[tuple[str, Any]] = message.headers() or []
+    return _text(next((value for name, value in headers if name == "source"), None))
 
 
-def _text(data: bytes | None) -> bytes | None:
-    """The same as UTF-8; what is not UTF-8 is replaced, as everywhere in Java."""
-    return data if data is None or data.isascii() else data.decode(errors="replace").encode()
+def _text(content: bytes | None) -> bytes | None:
+    """The same as UTF-8. What is not UTF-8 is replaced, as in Java."""
+    return content if content is None or content.isascii() else content.decode(errors="replace").encode()
 
 
-def _decoder(schema: str) -> Callable[[Message], bytes | None]:
-    import io
-
+def _decoder(schema: str) -> Decode:
     from fastavro import schemaless_reader
     from fastavro.schema import parse_schema
 
-    parsed = parse_schema(json.loads(schema))
+    parsed = parse_schema(_without_times(json.loads(schema)))
 
     def decode(message: Message) -> bytes | None:
         value = message.value()
         if value is None:
             return None
-        return json.dumps(schemaless_reader(io.BytesIO(value), parsed, None), default=_as_text).encode()
+        try:
+            return json.dumps(schemaless_reader(io.BytesIO(value), parsed, None), default=_as_text).encode()
+        # fastavro raises whatever comes, EOFError and IndexError too
+        except Exception as error:
+            raise SwitchyardError(
+                f"{message.topic()}[{message.partition()}] {message.offset()} is not Avro of its schema: {error}",
+                fix="`switchyard status` tells how to make the result again",
+            ) from error
 
     return decode
 
 
+def _without_times(schema: Any) -> Any:
+    """A schema whose dates, times and UUIDs are the numbers and texts that are stored: Python's types know fewer of them."""
+    if isinstance(schema, list):
+        return [_without_times(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: _without_times(part) for name, part in schema.items() if name not in ("default", "doc")}
+    return kept if kept.get("logicalType") == "decimal" else {n: p for n, p in kept.items() if n != "logicalType"}
+
+
 def _as_text(value: object) -> str:
-    """What JSON has no type for: bytes, and Avro's dates, times and decimals."""
+    """What JSON has no type for: bytes and decimals."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
@@ -163,10 +164,10 @@ def _strings(values: Sequence[bytes | None]) -> pa.LargeStringArray:
     # not pa.array, which loads pandas and takes a second
     import pyarrow as pa
 
-    data = [value or b"" for value in values]
-    offsets = array("q", [0, *accumulate(map(len, data))])
+    present = [value or b"" for value in values]
+    offsets = array("q", [0, *accumulate(map(len, present))])
     return pa.LargeStringArray.from_buffers(
-        len(data), pa.py_buffer(offsets), pa.py_buffer(b"".join(data)), _validity(values)
+        len(present), pa.py_buffer(offsets), pa.py_buffer(b"".join(present)), _validity(values)
     )
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import signal
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from fastavro import schemaless_writer
 
+from orchestration.operations.comparing.database import Check, with_database
 from orchestration.operations.comparing.evidence import Comparison, evidence_path
-from orchestration.operations.comparing.fold import compare, compare_at, write_fold
-from orchestration.operations.comparing.loading import database, load
-from pipelines.errors import SwitchyardError
+from orchestration.operations.comparing.fold import _parts, compare, compare_at, write_fold
+from orchestration.operations.comparing.loading import Loaded, load
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.offsets import end_of
 from pipelines.model.entries import ResultSpec
 from pipelines.model.positions import ResultPosition
+from pipelines.private import private
 from pipelines.settings import Settings
 from tests.conftest import FreshTopic
 from tests.operations.builders import spec
@@ -41,9 +48,15 @@ def table(**values: str | None) -> list[Record]:
     return [(json.dumps({"k": key}), value, None) for key, value in values.items()]
 
 
+def nothing() -> None:
+    """Lets the work go on."""
+
+
 @pytest.fixture
-def data(tmp_path: Path) -> Iterator[DuckDBPyConnection]:
-    with database(tmp_path / "spill", 256) as found:
+def data() -> Iterator[DuckDBPyConnection]:
+    import duckdb
+
+    with duckdb.connect() as found:
         yield found
 
 
@@ -58,19 +71,22 @@ def compared(
     result: str = "",
     tolerance: float = 0.0,
     samples: int = 10,
+    parts: int = 1,
 ) -> Comparison:
     """The comparison of these records, in order."""
     for side, records in (("live", live), ("new", new)):
-        data.execute(f"CREATE TABLE {side}_records (key VARCHAR, value VARCHAR, source VARCHAR, place BIGINT)")
+        data.execute(
+            f"CREATE OR REPLACE TABLE {side}_records (key VARCHAR, value VARCHAR, source VARCHAR, place BIGINT)"
+        )
         for place, record in enumerate(records):
             data.execute(f"INSERT INTO {side}_records VALUES (?, ?, ?, ?)", [*record, place])
-    path = write_fold(data, folder, result, table=of.table)
-    return compare(data, path, of, then or of, tolerance=tolerance, samples=samples)
+    write_fold(data, folder, result, table=of.table, parts=parts)
+    return compare(data, folder, of, then or of, tolerance=tolerance, samples=samples)
 
 
 def rows(folder: Path) -> set[tuple[str, str | None, str | None]]:
     """Identity, live value and new value of each row of a fold."""
-    found = pq.read_table(folder / "rows.parquet", partitioning=None).to_pylist()
+    found = [row for path in folder.iterdir() for row in pq.read_table(path, partitioning=None).to_pylist()]
     return {(row["identity"], row["live_value"], row["new_value"]) for row in found}
 
 
@@ -126,6 +142,16 @@ def test_keys_of_several_results_are_tagged(data: DuckDBPyConnection, tmp_path: 
     assert found.samples[0]["key"] == {"k": "a"}
 
 
+@pytest.mark.parametrize("of", [TABLE, STREAM])
+def test_parts_make_no_difference(data: DuckDBPyConnection, tmp_path: Path, of: ResultSpec) -> None:
+    live = [*table(**{f"a{n}": value(n) for n in range(300)}), *table(a1=value(1), a2=None)]
+    new = table(**{f"a{n}": value(n % 290) for n in range(10, 310)})
+    whole = compared(data, tmp_path / "one", live, new, of, samples=1_000)
+    assert compared(data, tmp_path / "some", live, new, of, samples=1_000, parts=7) == whole
+    assert len([*(tmp_path / "some").iterdir()]) == 7
+    assert rows(tmp_path / "some") == rows(tmp_path / "one") and whole.changed + whole.only_live > 9
+
+
 def test_without_a_column_in_common_all_values_that_differ_as_text_are_changed(
     data: DuckDBPyConnection, tmp_path: Path
 ) -> None:
@@ -140,7 +166,10 @@ def test_two_empty_results_have_no_difference(data: DuckDBPyConnection, tmp_path
     assert found == Comparison.none()
 
 
-def many(data: DuckDBPyConnection, keys: int, *, letters: int) -> None:
+# -- the database
+
+
+def many(data: DuckDBPyConnection, keys: int, letters: int) -> None:
     """Both sides with `keys` keys and values of `letters` letters."""
     for side in ("live", "new"):
         data.execute(
@@ -151,33 +180,87 @@ def many(data: DuckDBPyConnection, keys: int, *, letters: int) -> None:
         )
 
 
+def small(folder: Path, memory_mb: int = 256) -> Settings:
+    return Settings(state_dir=folder / "state").model_copy(update={"diff_memory_mb": memory_mb})
+
+
 @pytest.mark.slow
-def test_what_does_not_fit_into_memory_is_kept_on_disk(tmp_path: Path) -> None:
-    spill = tmp_path / "spill"
-    with database(spill, 128) as data:
-        many(data, 300_000, letters=200)
-        path = write_fold(data, tmp_path / "fold", "", table=True)
-        spilled = sum(file.stat().st_size for file in spill.iterdir())
-        found = compare(data, path, TABLE, TABLE, tolerance=0.0, samples=1)
-    assert found.identical == found.total == 300_000
-    assert spilled > 10_000_000 and not spill.exists()
+@pytest.mark.parametrize(
+    ("keys", "letters", "result"), [(600_000, 200, ""), (600_000, 200, "last"), (3_000, 60_000, "")]
+)
+def test_what_does_not_fit_into_memory_is_kept_on_disk(tmp_path: Path, keys: int, letters: int, result: str) -> None:
+    settings = small(tmp_path)
+
+    def work(data: DuckDBPyConnection, check: Check) -> tuple[Comparison, int]:
+        many(data, keys, letters)
+        loaded = [Loaded(records=keys, value_bytes=keys * letters)] * 2
+        write_fold(data, tmp_path / "fold", result, table=True, parts=_parts(loaded, settings.diff_memory_mb))
+        found = compare(data, tmp_path / "fold", TABLE, TABLE, tolerance=0.0, samples=1)
+        return found, sum(file.stat().st_size for file in settings.state_dir.rglob("duckdb*"))
+
+    found, spilled = with_database(settings, work)
+    assert found.identical == found.total == keys
+    assert spilled > 10_000_000 and not any((settings.state_dir / "spill").iterdir())
 
 
 def test_too_little_memory_is_told_with_the_setting_that_helps(tmp_path: Path) -> None:
-    with (
-        pytest.raises(SwitchyardError, match="16 MiB of memory are too few") as told,
-        database(tmp_path / "s", 16) as data,
-    ):
-        many(data, 100, letters=1_000_000)
-        write_fold(data, tmp_path / "fold", "", table=True)
-    assert "SWITCHYARD_DIFF_MEMORY_MB" in told.value.fix and not (tmp_path / "s").exists()
+    with pytest.raises(SwitchyardError, match="16 MiB of memory is too little") as told:
+        with_database(small(tmp_path, 16), lambda data, check: many(data, 100, 1_000_000))
+    assert "SWITCHYARD_DIFF_MEMORY_MB" in told.value.fix
+    assert not any((tmp_path / "state" / "spill").iterdir())
+
+
+def test_a_full_disk_is_told_as_that(tmp_path: Path) -> None:
+    def work(data: DuckDBPyConnection, check: Check) -> None:
+        data.execute("SET max_temp_directory_size = '1MB'; SET memory_limit = '64MB'")
+        many(data, 300_000, 200)
+
+    with pytest.raises(SwitchyardError, match="no room on the disk") as told:
+        with_database(small(tmp_path), work)
+    assert str(tmp_path) in told.value.fix
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+def test_an_interrupt_ends_the_work_at_once_and_is_not_taken_for_a_failure(tmp_path: Path, in_python: bool) -> None:
+    main = threading.get_ident()
+
+    def work(data: DuckDBPyConnection, check: Check) -> None:
+        signal.pthread_kill(main, signal.SIGTERM)
+        if not in_python:
+            data.execute("SELECT count(*) FROM range(100_000_000_000) AS many(i) WHERE hash(i) = 1")
+        while True:
+            check()
+            time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        with_database(small(tmp_path), work)
+    assert not any((tmp_path / "state" / "spill").iterdir())
+
+
+def test_what_a_killed_process_left_is_deleted_and_what_another_one_needs_is_not(tmp_path: Path) -> None:
+    settings = small(tmp_path)
+    root = private(settings.state_dir) / "spill"
+    for name in ("dead", "alive", "new"):
+        (root / name).mkdir(parents=True)
+        (root / name / "duckdb_temp_storage-0.tmp").touch()
+    for name in ("dead", "alive"):
+        os.utime(root / name, (0, 0))
+    lock = os.open(root / "alive", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with_database(settings, lambda data, check: None)
+    finally:
+        os.close(lock)
+    assert sorted(each.name for each in root.iterdir()) == ["alive", "new"]
 
 
 # -- from Kafka
 
 
 @pytest.mark.broker
-def test_committed_records_up_to_an_offset_are_read(broker: Settings, fresh_topic: FreshTopic, tmp_path: Path) -> None:
+def test_committed_records_up_to_an_offset_are_read(
+    broker: Settings, fresh_topic: FreshTopic, data: DuckDBPyConnection
+) -> None:
     topic = fresh_topic(2)
     client = transactional(broker, topic, topic)
     client.begin_transaction()
@@ -196,9 +279,8 @@ def test_committed_records_up_to_an_offset_are_read(broker: Settings, fresh_topi
     client.commit_transaction(10)
     await_ends(broker, topic, 2)
     # two records and a marker, an aborted one and a marker, and the first of the last two
-    with database(tmp_path / "spill", 256) as data:
-        load(data, "found", broker, topic, {0: 6, 1: 2})
-        found = data.execute("SELECT key, value, source, place FROM found ORDER BY source, place, key").fetchall()
+    load(data, "found", broker, topic, {0: 6, 1: 2}, nothing)
+    found = data.execute("SELECT key, value, source, place FROM found ORDER BY source, place, key").fetchall()
     assert sorted(found, key=repr) == sorted(
         [("a", "1", "t:0:1", 0), ("b", None, None, 1), ("a", "last", None, 5), (None, "é", None, 0), ("\ufffd", "\ufffd", None, 1)],
         key=repr,
@@ -206,25 +288,26 @@ def test_committed_records_up_to_an_offset_are_read(broker: Settings, fresh_topi
 
 
 @pytest.mark.broker
-def test_avro_is_compared_by_its_fields(broker: Settings, fresh_topic: FreshTopic, tmp_path: Path) -> None:
+def test_avro_is_compared_by_its_fields(
+    broker: Settings, fresh_topic: FreshTopic, data: DuckDBPyConnection, tmp_path: Path
+) -> None:
     fields = [{"name": "n", "type": "long"}, {"name": "x", "type": ["null", "double"], "default": None}]
     was, now = (
         {"type": "record", "name": "r", "fields": each}
         for each in (fields, [*fields, {"name": "raw", "type": "bytes", "default": ""}])
     )
     written = {"live": (was, {"n": 1, "x": 0.5}), "new": (now, {"n": 1, "x": 0.5, "raw": b"\xff"})}
-    with database(tmp_path / "spill", 256) as data:
-        for side, (schema, record) in written.items():
-            topic, text = fresh_topic(), io.BytesIO()
-            schemaless_writer(text, schema, record)
-            client = transactional(broker, topic, topic)
-            client.begin_transaction()
-            client.produce(topic, text.getvalue(), "a", partition=0, headers={"source": "t:0:1"})
-            client.commit_transaction(10)
-            await_ends(broker, topic, 1)
-            load(data, f"{side}_records", broker, topic, end_of(broker, topic, 1), json.dumps(schema))
-        path = write_fold(data, tmp_path / "fold", "", table=False)
-        found = compare(data, path, STREAM, STREAM, tolerance=0.0, samples=1)
+    for side, (schema, record) in written.items():
+        topic, text = fresh_topic(), io.BytesIO()
+        schemaless_writer(text, schema, record)
+        writer = transactional(broker, topic, topic)
+        writer.begin_transaction()
+        writer.produce(topic, text.getvalue(), "a", partition=0, headers={"source": "t:0:1"})
+        writer.commit_transaction(10)
+        await_ends(broker, topic, 1)
+        load(data, f"{side}_records", broker, topic, end_of(broker, topic, 1), nothing, json.dumps(schema))
+    write_fold(data, tmp_path / "fold", "", table=False)
+    found = compare(data, tmp_path / "fold", STREAM, STREAM, tolerance=0.0, samples=1)
     assert (found.identical, found.changed) == (1, 0)
 
 
@@ -245,19 +328,27 @@ def test_a_result_with_deleted_records_is_not_compared_and_an_attempt_leaves_not
         writer.commit_transaction(10)
         await_ends(broker, topic, 1)
 
-    def run() -> Comparison:
+    def run(check: Check = nothing) -> Comparison:
         release = spec("a.v1", schema_ddl=TABLE.schema_ddl, key=("k",))
         sides = {
             side: (release, ResultPosition(topics={topic: end_of(broker, topic, 1)}))
             for side, topic in (("live", live), ("new", new))
         }
-        return compare_at(broker, "diff-1", **sides, tolerance=0.0, samples=1)
+        return compare_at(broker, "diff-1", **sides, tolerance=0.0, samples=1, check=check)
 
     assert run().identical == run().identical == 3
     home = evidence_path(broker, "diff-1").parent
     assert [each.name for each in home.iterdir()] == ["fold.parquet"]
+    with pytest.raises(Refused, match="was abandoned"):
+        run(_abandoned)
+    assert not home.exists()
+    run()
     client = admin(broker)
     client.delete_records([TopicPartition(live, 0, 2)])[TopicPartition(live, 0)].result(10)
     with pytest.raises(SwitchyardError, match=rf"records are deleted: {live}\[0\] before offset 2"):
         run()
-    assert not any(home.iterdir())
+    assert not home.exists()
+
+
+def _abandoned() -> None:
+    raise Refused("diff-1 was abandoned", fix="`switchyard log diff-1` shows why")

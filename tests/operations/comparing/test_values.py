@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestration.operations.comparing.values import columns_of, differing
+from pipelines.errors import SwitchyardError
 from pipelines.model.entries import ResultSpec
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def test_equal_values_do_not_differ_however_they_are_written(kind: str, live: st
         ("boolean", "true", "false"),
         ("array<int>", "[1,2]", "[2,1]"),
         ("map<string,int>", '{"a":1}', '{"a":2}'),
+        ("variant", "5", '"5"'),
+        ("variant", '{"a":[5]}', '{"a":["5"]}'),
     ],
 )
 def test_other_values_differ(kind: str, live: str, new: str) -> None:
@@ -76,7 +79,7 @@ def test_a_tolerance_is_relative_and_for_floating_point_columns_alone() -> None:
     assert not differ("double", "-100.0", "-99.0", tolerance=0.01)
     assert differ("double", "0.0", "0.000001", tolerance=0.01)
     assert differ("double", '"Infinity"', "1.0", tolerance=0.01)
-    assert differ("double", '"NaN"', "1.0", tolerance=0.01)
+    assert differ("double", '"NaN"', "1.0", tolerance=0.01) and not differ("double", '"NaN"', '"NaN"', tolerance=0.01)
     assert differ("double", "null", "0.0", tolerance=0.01)
     assert differ("decimal(8,2)", "100.00", "100.01", tolerance=0.01)
     assert differ("bigint", "100000", "100001", tolerance=0.01)
@@ -113,6 +116,32 @@ def test_a_column_whose_type_has_changed_is_compared_as_text(live: str, new: str
     (was, before), (now, after) = (each.split(" ", 1) for each in (live, new))
     columns = columns_of(result(f"v {was}"), result(f"v {now}"), 0.0)
     assert (differing(f'{{"v":{before}}}', f'{{"v":{after}}}', columns) == []) is equal
+
+
+@pytest.mark.parametrize(
+    ("live", "new", "tolerance", "equal"),
+    [
+        ("float 0.1", "double 0.10000000149011612", 0.01, True),
+        ("float 0.1", "double 0.10000000149011612", 0.0, False),
+        ("bigint 5", "double 5.0", 0.01, True),
+        ("decimal(8,2) 1.50", "float 1.5", 0.01, True),
+        ("decimal(8,2) 1.50", "float 1.6", 0.01, False),
+        ('string "a"', "double 1.0", 0.01, False),
+        ("double 5.0", "bigint 5", 0.01, False),
+    ],
+)
+def test_a_number_that_has_become_floating_point_is_compared_with_the_tolerance(
+    live: str, new: str, tolerance: float, equal: bool
+) -> None:
+    (was, before), (now, after) = (each.split(" ", 1) for each in (live, new))
+    columns = columns_of(result(f"v {was}"), result(f"v {now}"), tolerance)
+    assert (differing(f'{{"v":{before}}}', f'{{"v":{after}}}', columns) == []) is equal
+
+
+@pytest.mark.parametrize("value", ["", "5", "[]", "{", "\ufffd"])
+def test_a_value_that_is_no_object_is_refused(value: str) -> None:
+    with pytest.raises(SwitchyardError, match="not a JSON object"):
+        differing(value, "{}", {})
 
 
 # -- against Spark, which writes the values
