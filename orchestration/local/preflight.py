@@ -19,8 +19,8 @@ from typing import NamedTuple
 PYTHON_VERSION = (3, 11)
 # Spark 4.0 and Kafka 4.3 were tested with this version
 JAVA_VERSION = 17
-# packages 1.4 GB, jars 0.1 GB, and room for the broker's first segments
-DISK_FREE_GIB = 2.0
+# packages 2.0 GB, jars 0.2 GB, and room for the broker's first segments
+DISK_FREE_GIB = 3.0
 
 
 class Problem(NamedTuple):

@@ -114,7 +114,7 @@ def _as_it_is(message: Message) -> bytes | None:
 
 def _source(message: Message) -> bytes | None:
     # the first one, as everywhere
-    headers: list[tuple[str, Any]] = message.headers() or []
+    headers: Any = message.headers() or ()
     return _text(next((value for name, value in headers if name == "source"), None))
 
 
