@@ -40,6 +40,7 @@ ALLOWED = {
     "orchestration/defs/resources.py:by_dagster": "an older version's entries have nothing else",
     "orchestration/local/broker.py:_warnings": "the broker's log, which is shown",
     "orchestration/local/preflight.py:parse_java_version": "Java's words",
+    "orchestration/operations/comparing/database.py:_told": "DuckDB's words, of which there is no code; they choose advice",
     "orchestration/operations/plans/older_requests.py:_position": "an older version's journal has nothing else",
     "orchestration/operations/plans/older_requests.py:_reset": "an older version's journal has nothing else",
     "orchestration/operations/plans/older_requests.py:in_words": "an older version's journal has nothing else",
