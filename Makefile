@@ -28,8 +28,9 @@ CHECK := orchestration/local/preflight.py
 KEY := $(shell { cat $(sort $(wildcard pipelines/engine/jvm/*.scala)); \
   sed -n 's/^pyspark==\([^ ;]*\).*/\1/p' requirements.lock | tr -d '\n'; } | sha256sum | cut -c 1-12)
 SCALA := $(JARS)/compiled/switchyard-$(KEY).jar
-CLASSES := $(JARS)/spark-classes-$(KEY).jsa
 PYSPARK := .venv/lib/python3.11/site-packages/pyspark/jars
+PLACE := $(shell printf %s '$(abspath $(PYSPARK))' | sha256sum | cut -c 1-8)
+CLASSES := $(JARS)/spark-classes-$(KEY)-$(PLACE).jsa
 # extras of pyproject.toml beside those in requirements.lock: `make setup EXTRAS=postgres`. Kept until another set-up names
 # others (`EXTRAS=`: none)
 EXTRAS ?= $(shell cat $(STAMPS)/extras 2>/dev/null)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engine.jvm.jars import SCALA_SOURCES, class_archive, scala_jar
+from pipelines.engine.jvm.jars import SCALA_SOURCES, class_archive, pyspark_jars, scala_jar
 from tests.shared.waiting import until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,7 +104,13 @@ def test_a_second_set_up_does_nothing(checkout: Checkout) -> None:
 def test_make_and_python_call_what_is_made_by_the_same_names(checkout: Checkout) -> None:
     jars = checkout.folder / ".switchyard" / "jars"
     names = [str(path.relative_to(jars)) for path in (checkout.folder / name for name in checkout.made())]
-    assert names == [f"compiled/{scala_jar().name}", class_archive().name]
+    pyspark = checkout.folder / ".venv/lib/python3.11/site-packages/pyspark/jars"
+    assert names == [f"compiled/{scala_jar().name}", class_archive(pyspark).name]
+
+
+def test_checkouts_that_share_the_jars_have_an_archive_each(tmp_path: Path) -> None:
+    assert len({class_archive(tmp_path / name / "pyspark" / "jars") for name in ("one", "other")}) == 2
+    assert class_archive() == class_archive(pyspark_jars())
 
 
 def test_a_lock_file_that_changes_beside_pyspark_makes_neither_anew(checkout: Checkout) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from orchestration.launchers.local import LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.local.jars import one_at_a_time, pyspark_jars, up_to_date
+from orchestration.local.jars import one_at_a_time, up_to_date
 from orchestration.local.ports import claim
 from orchestration.local.running import end_all
 from orchestration.operations.context import Context
@@ -32,7 +32,7 @@ from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.engine.expressions import MANY_RECORDS
-from pipelines.engine.jvm.jars import class_archive, jars_dir, scala_jar
+from pipelines.engine.jvm.jars import class_archive, jars_dir, pyspark_jars, scala_jar
 from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestration.local.jars import one_at_a_time, pyspark_jars, run_java, up_to_date
-from pipelines.engine.jvm.jars import SCALA_SOURCES, jars_dir, scala_jar
+from orchestration.local.jars import one_at_a_time, run_java, up_to_date
+from pipelines.engine.jvm.jars import SCALA_SOURCES, jars_dir, pyspark_jars, scala_jar
 from pipelines.errors import SwitchyardError
 
 COMPILE_TIMEOUT_S = 300

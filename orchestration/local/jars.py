@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from xml.sax.saxutils import quoteattr
 
 from orchestration.local.network import MIRROR, arguments_file, ivy_settings, java_properties
 from orchestration.local.preflight import find_java
-from pipelines.engine.jvm.jars import jar_set, jars_dir
+from pipelines.engine.jvm.jars import jar_set, jars_dir, pyspark_jars
 from pipelines.errors import SwitchyardError
 
 LIST = Path(__file__).with_name("jars.toml")
@@ -147,19 +146,6 @@ def run_java(*arguments: str, doing: str, timeout_s: float, fix: str) -> None:
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
         raise SwitchyardError(f"{doing} failed:\n{said}", fix)
-
-
-def pyspark_jars() -> Path:
-    """The folder of Spark's own jars. Raises SwitchyardError without pyspark."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SwitchyardError("pyspark is not installed, but the set-up needs its jars", "run `make setup`")
-    jars = Path(spec.origin).parent / "jars"
-    if not any(jars.glob("ivy-*.jar")):
-        raise SwitchyardError(
-            f"this pyspark has no jars of its own in {jars}", "install the pyspark version of the lock file"
-        )
-    return jars
 
 
 def _ivy_jar() -> Path:

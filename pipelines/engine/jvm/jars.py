@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -30,9 +31,27 @@ def jar_set(name: str) -> list[Path]:
     return jars
 
 
-def class_archive() -> Path:
-    """The archive of Spark's classes that a JVM maps. `make setup` writes it; without it drivers start more slowly."""
-    return jars_dir() / f"spark-classes-{_digest()}.jsa"
+def class_archive(pyspark: Path | None = None) -> Path:
+    """The archive of Spark's classes that a JVM maps. `make setup` writes it; without it drivers start more slowly.
+
+    `pyspark`: the folder of the jars that come with pyspark; None: the one that Python imports. Java takes an archive only
+    for the same jars at the same place, so each checkout that shares the folder has its own.
+    """
+    place = hashlib.sha256(str(pyspark or pyspark_jars()).encode()).hexdigest()[:8]
+    return jars_dir() / f"spark-classes-{_digest()}-{place}.jsa"
+
+
+def pyspark_jars() -> Path:
+    """The folder of Spark's own jars. Raises SwitchyardError without pyspark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SwitchyardError("pyspark is not installed, but the set-up needs its jars", "run `make setup`")
+    jars = Path(spec.origin).parent / "jars"
+    if not any(jars.glob("ivy-*.jar")):
+        raise SwitchyardError(
+            f"this pyspark has no jars of its own in {jars}", "install the pyspark version of the lock file"
+        )
+    return jars
 
 
 def scala_jar() -> Path:
