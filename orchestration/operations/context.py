@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -52,27 +53,25 @@ class Context(Reading):
                 raise SwitchyardError(f"{what} within {timeout_s:g} s", fix=fix)
             self.sleep(poll_s)
 
-    def session(self, records: int | None = None) -> SparkSession:
-        """The Spark session for checks: Dagster's resource, or this process's own.
+    def session(self) -> SparkSession:
+        """The Spark session for checks and trials: Dagster's resource, or this process's own."""
+        return self.session_soon()()
+
+    def session_soon(self, records: int | None = None) -> Callable[[], SparkSession]:
+        """A function that returns the session. If that is this process's own, it starts while this process does other things.
 
         `records`: how many records it will read; None: unknown.
         """
         if self.spark is not None:
-            return self.spark()
+            return self.spark
+        from pipelines.engine.expressions import MANY_RECORDS
         from pipelines.engine.session import build_session
 
-        return build_session(self.settings, "switchyard", brief=_is_brief(records))
-
-    def session_soon(self, records: int | None = None) -> None:
-        """Starts the JVM of `session`, if it is this process's own, while this process does other things."""
-        if self.spark is None:
-            from pipelines.engine.jvm_process import start_jvm_early
-
-            start_jvm_early(self.settings, brief=_is_brief(records))
-
-
-def _is_brief(records: int | None) -> bool:
-    return records is not None and records < _FEW_RECORDS
+        options = {} if records is None else {"brief": records < _FEW_RECORDS, "few_rows": records < MANY_RECORDS}
+        starting = ThreadPoolExecutor(1, "session")
+        found = starting.submit(build_session, self.settings, "switchyard", **options)
+        starting.shutdown(wait=False)
+        return found.result
 
 
 def open_context(

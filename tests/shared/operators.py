@@ -170,8 +170,7 @@ def _operate(
     get_settings.cache_clear()
     launcher: Any = partial(_Asking, connection=connection)
     context.LocalLauncher = launcher  # type: ignore[misc]
-    context.Context.session = lambda _, records=None: _session()  # type: ignore[method-assign, assignment]
-    context.Context.session_soon = lambda _, records=None: None  # type: ignore[method-assign, assignment]
+    context.Context.session_soon = lambda _, records=None: _session  # type: ignore[method-assign, assignment]
     if death is not None:
         _die_at(death)
     code = cli.run(arguments)

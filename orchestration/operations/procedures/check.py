@@ -82,8 +82,8 @@ def _verdict(
     volume_tolerance: float,
 ) -> Verdict:
     """Runs the suite of each result that has one."""
-    # Great Expectations takes as long to import as the JVM to start
-    context.session_soon(upto.records)
+    # Great Expectations takes as long to import as Spark to start
+    session = context.session_soon(upto.records)
     from expectations.gate import run_gate
     from expectations.verdict import GateRequest, Verdict
 
@@ -91,7 +91,7 @@ def _verdict(
     # needed only for a suite that comes with the app
     own = any(map(may_be_own, spec.suites.values()))
     code = admit(code_path(context.settings, spec.code_digest), spec.code_digest, release.name) if own else None
-    session, verdicts = context.session(upto.records), {}
+    verdicts = {}
     for name, suite in spec.suites.items():
         result, topic = spec.outputs[name], release.result_topics[name]
         request = GateRequest(
@@ -114,7 +114,7 @@ def _verdict(
             settings=context.settings,
             code=code,
         )
-        verdicts[name] = run_gate(session, request)
+        verdicts[name] = run_gate(session(), request)
     return Verdict.together(verdicts)
 
 
