@@ -93,7 +93,7 @@ def _answer(
                     limit.start()
                     _send(process, json.dumps(asdict(known)) + "\n")
                 else:
-                    # the last line; its JVM, which has the same standard output, may not have ended yet
+                    # the last line; its JVM, which has the same standard output, may not have ended, or not even started
                     answer = found
                     break
         if answer is None:

@@ -4,7 +4,7 @@ It runs in a process of its own: importing an app's code can't be undone, and co
 
 1. It prints what the app's definition says: `{"definition": {"sources", "inputs", "upstream", "static", "suites"}}`.
 2. It waits for a line of input, a `Known` as JSON. Whoever started it checks the definition meanwhile. The JVM starts
-   at the same time.
+   from the beginning.
 3. It prints one JSON object: `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`.
 """
 
@@ -320,6 +320,8 @@ def main(arguments: list[str]) -> None:
     path, digest, name, given = arguments
     settings = get_settings()
     options: dict[str, Any] = {"heap_mb": 512, "cores": 1, "brief": True, "few_rows": True}
+    # all else takes less time
+    start_jvm_early(settings, **options)
 
     def session() -> SparkSession:
         return build_session(settings, f"probe {name}", **options)
@@ -327,8 +329,6 @@ def main(arguments: list[str]) -> None:
     answers = sys.stdout
 
     def ask(definition: Mapping[str, Any]) -> Known:
-        # while the other side looks at what the app needs
-        start_jvm_early(settings, **options)
         print(json.dumps({"definition": definition}), file=answers, flush=True)
         return Known(**json.loads(sys.stdin.readline() or "{}"))
 

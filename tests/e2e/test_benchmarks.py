@@ -96,6 +96,13 @@ def test_a_reset_is_measured(cluster: Cluster) -> None:
     assert all(took["plan_s"] > 0 and took["done_s"] > 0 for took in found.values())
 
 
+def test_commands_are_measured(cluster: Cluster) -> None:
+    found = bench(cluster, "commands", "--rounds", "1")
+    names = ("stage", "diff", "check", "promote", "rollback", "status", "--help")
+    assert [*found] == [f"{name}_s" for name in names]
+    assert all(len(took) == 1 and took[0] > 0 for took in found.values())
+
+
 def test_a_long_registry_is_measured(cluster: Cluster) -> None:
     found = growth.measure(cluster.context(), sizes=(500, 1_000), rounds=1)
     assert found["python_s"]["seconds"] > 0
