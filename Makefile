@@ -29,7 +29,7 @@ KEY := $(shell { cat $(sort $(wildcard pipelines/engine/jvm/*.scala)); \
   sed -n 's/^pyspark==\([^ ;]*\).*/\1/p' requirements.lock | tr -d '\n'; } | sha256sum | cut -c 1-12)
 SCALA := $(JARS)/compiled/switchyard-$(KEY).jar
 PYSPARK := .venv/lib/python3.11/site-packages/pyspark/jars
-PLACE := $(shell printf %s '$(abspath $(PYSPARK))' | sha256sum | cut -c 1-8)
+PLACE := $(shell printf %s '$(subst ','\'',$(abspath $(PYSPARK)))' | sha256sum | cut -c 1-8)
 CLASSES := $(JARS)/spark-classes-$(KEY)-$(PLACE).jsa
 # extras of pyproject.toml beside those in requirements.lock: `make setup EXTRAS=postgres`. Kept until another set-up names
 # others (`EXTRAS=`: none)
@@ -191,7 +191,7 @@ clean: ## caches, and all state of the embedded broker, its releases and the dem
 	@if [ -x $(BIN)/switchyard ]; then $(BIN)/python -m orchestration.local.running $(STATE) $(STATE)/demo \
 	  && $(BIN)/python -m demo.down && $(BIN)/switchyard down; fi
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
-	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster data-docs demo demo-report.json evidence logs run spark tables || true
+	@cd $(STATE) 2>/dev/null && rm -rf broker checkpoints code dagster data-docs demo demo-report.json evidence logs run spark spill tables || true
 	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean ## also .venv and the jars: the next make setup downloads again

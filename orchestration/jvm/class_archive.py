@@ -188,7 +188,9 @@ def main() -> None:
         with one_at_a_time(jars_dir()):
             there = up_to_date(path, scala_jar(), pyspark_jars())
             if not there:
-                path.unlink(missing_ok=True)
+                # also those of earlier sources, or of an earlier pyspark, at the same place
+                for old in path.parent.glob(f"*-{path.stem.rpartition('-')[2]}.jsa"):
+                    old.unlink()
                 build(path)
         size_mib = path.stat().st_size >> 20
     # any error is acceptable: without the archive, drivers only start more slowly

@@ -54,13 +54,13 @@ class Context(Reading):
             self.sleep(poll_s)
 
     def session(self) -> SparkSession:
-        """The Spark session for checks and trials: Dagster's resource, or this process's own."""
+        """The Spark session: Dagster's resource, or this process's own."""
         return self.session_soon()()
 
     def session_soon(self, records: int | None = None) -> Callable[[], SparkSession]:
         """A function that returns the session. If that is this process's own, it starts while this process does other things.
 
-        `records`: how many records it will read; None: unknown.
+        `records`: how many records it will read; None: unknown, so it is made for many.
         """
         if self.spark is not None:
             return self.spark

@@ -21,6 +21,8 @@ from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.settings import Settings
 
 Check = Callable[[Mapping[str, Any]], Known]
+# what an answer has one of
+_ANSWERS = {"spec", "batches", "error"}
 
 
 def default_code_dir() -> Path:
@@ -92,10 +94,8 @@ def _answer(
                     known = check(found["definition"])
                     limit.start()
                     _send(process, json.dumps(asdict(known)) + "\n")
-                else:
-                    # the last line; its JVM, which has the same standard output, may not have ended, or not even started
+                elif found.keys() & _ANSWERS:
                     answer = found
-                    break
         if answer is None:
             errors.seek(0)
             last = "\n".join(errors.read().decode(errors="replace").strip().splitlines()[-8:])
@@ -133,7 +133,7 @@ def _started(
     with subprocess.Popen(
         command,
         cwd=folder,
-        # what it leaves there if it is killed goes with the folder
+        # what Python leaves there if it is killed goes with the folder
         env={**settings.environment_of_trial(), "TMPDIR": folder},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -166,8 +166,10 @@ def _objects(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects that a process prints, one a line, until it ends."""
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("{"):
-            yield json.loads(line)
+        # an app, too, may write lines
+        with suppress(ValueError):
+            if isinstance(found := json.loads(line), dict):
+                yield found
 
 
 def _send(process: subprocess.Popen[str], text: str) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -339,9 +341,13 @@ def main(arguments: list[str]) -> None:
             answer = {"spec": probe(Path(path), digest, name, json.loads(given), session, ask)}
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
-        if (spark := SparkSession.getActiveSession()) is not None:
-            spark.stop()
+        context = SparkContext._active_spark_context
+        if context is not None:
+            context.stop()
     print(json.dumps(answer), flush=True)
+    if context is None and os.getpgrp() == os.getpid():
+        # the JVM may just be starting, and whoever reads the answer would wait for its end
+        os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(0)
 
 

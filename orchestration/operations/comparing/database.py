@@ -7,12 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.errors import SwitchyardError
 from pipelines.private import private
@@ -25,6 +25,7 @@ Answer = TypeVar("Answer")
 # raises once the work must end
 Check = Callable[[], None]
 
+_LOCK = "lock"
 # a folder this old has its lock, or an owner that is dead
 _LOCKED_BY_NOW_S = 60.0
 _INTERRUPT_S = 0.05
@@ -40,39 +41,40 @@ def with_database(settings: Settings, work: Callable[[DuckDBPyConnection, Check]
     """What `work` makes of an empty database. It must call the function that it gets now and then.
 
     The work runs on a thread of its own, with a driver's priority and number of cores: this thread can be interrupted at
-    once. Raises SwitchyardError if the memory or the disk is full, and whatever `work` raises.
+    once. Raises SwitchyardError if the memory or the disk is full, or if files can't be written, and whatever `work` raises.
     """
-    over = threading.Event()
-
-    def check() -> None:
-        if over.is_set():
-            raise Interrupted
-
-    with (
-        _spill(private(settings.state_dir) / "spill") as folder,
-        ThreadPoolExecutor(1, "diff", _yield_cores, (settings.driver_nice,)) as thread,
-    ):
+    with _told(settings), _spill(settings) as folder, ThreadPoolExecutor(1, "diff") as thread:
         data = thread.submit(_connect, settings, folder).result()
-        done = thread.submit(_told, settings, lambda: work(data, check))
+        over = threading.Event()
+
+        def check() -> None:
+            if over.is_set():
+                raise Interrupted
+
+        done = thread.submit(work, data, check)
+        # a thread of its own: this one may be interrupted a second time
+        threading.Thread(target=_end, args=(over, done, data), name="end of diff", daemon=True).start()
         try:
             return done.result()
         finally:
-            # if this thread was interrupted; a query that begins after one call is ended by the next
             over.set()
-            while not wait([done], _INTERRUPT_S).done:
-                data.interrupt()
-            thread.submit(data.close).result()
+            thread.submit(data.close)
 
 
-def _yield_cores(nice: int) -> None:
-    """Changes this thread only; DuckDB's own threads inherit it."""
-    thread = threading.get_native_id()
-    os.setpriority(os.PRIO_PROCESS, thread, max(nice, os.getpriority(os.PRIO_PROCESS, thread)))
+def _end(over: threading.Event, done: Future[Any], data: DuckDBPyConnection) -> None:
+    """Ends the work once it is over. A query that begins after one call is ended by the next."""
+    over.wait()
+    while not wait([done], _INTERRUPT_S).done:
+        data.interrupt()
 
 
 def _connect(settings: Settings, folder: Path) -> DuckDBPyConnection:
     import duckdb
 
+    # of this thread, and of those that it starts: DuckDB's
+    thread = threading.get_native_id()
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, max(settings.driver_nice, os.getpriority(os.PRIO_PROCESS, thread)))
     return duckdb.connect(
         ":memory:",
         config={
@@ -87,18 +89,18 @@ def _connect(settings: Settings, folder: Path) -> DuckDBPyConnection:
     )
 
 
-def _told(settings: Settings, work: Callable[[], Answer]) -> Answer:
-    """Calls `work`, and says in words what is full."""
+@contextmanager
+def _told(settings: Settings) -> Iterator[None]:
+    """Says in words what is full, or can't be written."""
     import duckdb
 
     where = f"free some disk space at {settings.state_dir}"
     try:
-        return work()
+        yield
     except duckdb.OutOfMemoryException as error:
         if _NO_ROOM in str(error):
-            raise SwitchyardError(
-                f"there is no room on the disk to compare the results: {_line(error)}", fix=where
-            ) from error
+            what = f"there is no room on the disk to compare the results: {_line(error)}"
+            raise SwitchyardError(what, fix=where) from error
         raise SwitchyardError(
             f"{settings.diff_memory_mb} MiB of memory is too little to compare the results",
             fix="raise SWITCHYARD_DIFF_MEMORY_MB, then repeat the command",
@@ -115,14 +117,15 @@ def _line(error: Exception) -> str:
 
 
 @contextmanager
-def _spill(root: Path) -> Iterator[Path]:
+def _spill(settings: Settings) -> Iterator[Path]:
     """A folder for what doesn't fit into memory, which is deleted in the end. Deletes those of dead processes first."""
+    root = private(settings.state_dir) / "spill"
     root.mkdir(mode=0o700, exist_ok=True)
     for each in root.iterdir():
         _delete_if_dead(each)
     folder = Path(mkdtemp(dir=root))
     # whoever holds it is alive; a child doesn't inherit it
-    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
@@ -136,7 +139,7 @@ def _delete_if_dead(folder: Path) -> None:
     with suppress(OSError):
         if time.time() - folder.stat().st_mtime < _LOCKED_BY_NOW_S:
             return
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             rmtree(folder, ignore_errors=True)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import nsmallest
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestration.operations.comparing.database import Check, with_database
 from orchestration.operations.comparing.evidence import Comparison, evidence_home, evidence_path
-from orchestration.operations.comparing.loading import Loaded, load
+from orchestration.operations.comparing.fold_file import differences
+from orchestration.operations.comparing.loading import load
 from orchestration.operations.comparing.tags import prefix, split
-from orchestration.operations.comparing.values import columns_of, differing
+from orchestration.operations.comparing.values import columns_of, differing, parsed
 from pipelines.model.entries import ReleaseSpec, ResultSpec
 from pipelines.model.positions import ResultPosition
 from pipelines.paths import remove
@@ -26,12 +28,8 @@ if TYPE_CHECKING:
 # command, driver and follower reads the entry from then on. So a quarter of that. The rest of the entry is much
 # smaller.
 SAMPLES_BYTES = 256 * 1024
-# rows that Python has at once
-_AT_ONCE = 256
 # each core has one in memory
 _ROW_GROUP = "16MB"
-# the database keeps short values on disk as it needs to; of long ones, it has 2,048 in memory at once
-_LONG_BYTES = 1_024
 
 # the last value of each key of a part, without deleted keys
 _TABLE = """
@@ -84,14 +82,20 @@ def compare_at(
 
         found: dict[str, Comparison] = {}
         for name, mine in live[0].outputs.items():
-            theirs, loaded = new[0].outputs[name], list[Loaded]()
+            theirs, long_bytes = new[0].outputs[name], 0
             for side, result, upto in (("live", mine, live[1]), ("new", theirs, new[1])):
                 [topic] = upto.only({name}).topics
-                loaded.append(load(data, f"{side}_records", settings, topic, upto.of(topic), check_both, result.avro))
-            parts = _parts(loaded, settings.diff_memory_mb)
-            write_fold(data, fold / name, name, table=mine.table, parts=parts)
+                long_bytes += load(data, f"{side}_records", settings, topic, upto.of(topic), check_both, result.avro)
+            parts = parts_for(long_bytes, settings.diff_memory_mb)
+            write_fold(data, fold / name, name, table=mine.table, parts=parts, check=check_both)
             found[name] = compare(
-                data, fold / name, mine, theirs, tolerance=tolerance, samples=samples, share=len(live[0].outputs)
+                fold / name,
+                mine,
+                theirs,
+                tolerance=tolerance,
+                samples=samples,
+                share=len(live[0].outputs),
+                check=check_both,
             )
         return Comparison.together(found)
 
@@ -104,15 +108,20 @@ def compare_at(
         raise
 
 
-def _parts(loaded: Sequence[Loaded], memory_mb: int) -> int:
+def parts_for(long_bytes: int, memory_mb: int) -> int:
     """Into how many parts the keys are divided, so that the long values of one fit into the database's memory."""
-    records, value_bytes = sum(each.records for each in loaded), sum(each.value_bytes for each in loaded)
-    if value_bytes <= records * _LONG_BYTES:
-        return 1
-    return 1 + 4 * value_bytes // (memory_mb * 2**20)
+    return 1 + 4 * long_bytes // (memory_mb * 2**20)
 
 
-def write_fold(data: DuckDBPyConnection, folder: Path, result: str, *, table: bool, parts: int = 1) -> None:
+def write_fold(
+    data: DuckDBPyConnection,
+    folder: Path,
+    result: str,
+    *,
+    table: bool,
+    parts: int = 1,
+    check: Check = lambda: None,
+) -> None:
     """Writes Parquet files with both results, loaded as `live_records` and `new_records`: `identity, key, live_value,
     new_value`, null if a side lacks the key. A file for each of `parts` parts of the keys.
 
@@ -122,6 +131,7 @@ def write_fold(data: DuckDBPyConnection, folder: Path, result: str, *, table: bo
     """
     folder.mkdir(mode=0o700, parents=True)
     for part in range(parts):
+        check()
         # step by step: all at once would take the memory of all steps
         for side in ("live", "new"):
             data.execute(
@@ -131,7 +141,6 @@ def write_fold(data: DuckDBPyConnection, folder: Path, result: str, *, table: bo
 
 
 def compare(
-    data: DuckDBPyConnection,
     folder: Path,
     live: ResultSpec,
     new: ResultSpec,
@@ -139,58 +148,73 @@ def compare(
     tolerance: float,
     samples: int,
     share: int = 1,
+    check: Check = lambda: None,
 ) -> Comparison:
     """Counts by class over a fold that `write_fold` wrote, by the value columns that both results have.
 
     `tolerance`: relative, for floating-point columns. `share`: how many results share the room for samples in the
-    registry entry.
+    registry entry. Raises SwitchyardError if a value does not fit the columns of its result.
     """
-    data.read_parquet([str(path) for path in sorted(folder.glob("*.parquet"))]).create_view("rows", replace=True)
-    counts = "count(*) FILTER (new_value IS NULL), count(*) FILTER (live_value IS NULL), count(*)"
-    [(only_live, only_new, total)] = data.execute(f"SELECT {counts} FROM rows").fetchall()
-    both, columns, changed = columns_of(live, new, tolerance), dict[str, int](), 0
-
-    def changed_rows() -> Iterator[Row]:
-        nonlocal changed
-        for row in _rows(data, "live_value <> new_value"):
-            where = differing(str(row[1]), str(row[2]), both)
+    both, counted = columns_of(live, new, tolerance), Counted(samples)
+    for rows in differences(folder):
+        check()
+        counted.total += rows.total
+        for key, here, there in rows.differing:
+            if here is None or there is None:
+                counted.add_one_sided((key, here, there))
             # without a column that both have, all differ
-            if where or not both:
-                changed += 1
-                for name in where:
-                    columns[name] = columns.get(name, 0) + 1
-                yield row
-
-    picked = _first(samples, changed_rows())
-    if len(picked) < samples:
-        picked += _first(samples - len(picked), _rows(data, "live_value IS NULL OR new_value IS NULL"))
+            elif (where := differing(here, there, both)) or not both:
+                counted.add_changed((key, here, there), where)
     return Comparison(
-        only_live=only_live,
-        only_new=only_new,
-        changed=changed,
-        identical=total - only_live - only_new - changed,
-        columns={name: columns[name] for name in both if name in columns},
+        only_live=counted.only_live,
+        only_new=counted.only_new,
+        changed=counted.changed,
+        identical=counted.total - counted.only_live - counted.only_new - counted.changed,
+        columns={name: counted.columns[name] for name in both if name in counted.columns},
         only_live_columns=tuple(name for name in live.value if name not in new.columns),
         only_new_columns=tuple(name for name in new.value if name not in live.columns),
         samples=fitting(
-            ({"key": _key(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in picked), SAMPLES_BYTES // share
+            ({"key": _key(r[0]), "live": _json(r[1]), "new": _json(r[2])} for r in counted.samples),
+            SAMPLES_BYTES // share,
         ),
     )
 
 
-def _rows(data: DuckDBPyConnection, condition: str) -> Iterator[Row]:
-    """Rows of the fold."""
-    found = data.execute(f"SELECT key, live_value, new_value FROM rows WHERE {condition}")
-    while rows := found.fetchmany(_AT_ONCE):
-        yield from rows
+class Counted:
+    """The rows of a fold by class, and the first `most` keys that differ: those that have changed come first."""
+
+    def __init__(self, most: int) -> None:
+        self.total = self.only_live = self.only_new = self.changed = 0
+        # column -> in how many changed rows it differs
+        self.columns = Counter[str]()
+        self._most = most
+        self._changed: list[Row] = []
+        self._one_sided: list[Row] = []
+
+    def add_changed(self, row: Row, where: Sequence[str]) -> None:
+        self.changed += 1
+        self.columns.update(where)
+        self._keep(self._changed, row)
+
+    def add_one_sided(self, row: Row) -> None:
+        self.only_live += row[2] is None
+        self.only_new += row[1] is None
+        self._keep(self._one_sided, row)
+
+    def _keep(self, kept: list[Row], row: Row) -> None:
+        if kept and len(kept) == self._most and _in_order(kept[-1]) <= _in_order(row):
+            return
+        insort(kept, row, key=_in_order)
+        del kept[self._most :]
+
+    @property
+    def samples(self) -> list[Row]:
+        """In the order of their keys."""
+        return [*self._changed, *self._one_sided][: self._most]
 
 
-def _first(count: int, rows: Iterable[Row]) -> list[Row]:
-    """The first `count` rows in the order of their keys. Takes all of them in any case."""
-    found = nsmallest(count, rows, key=lambda row: tuple(text or "" for text in row))
-    for _ in rows:
-        pass
-    return found
+def _in_order(row: Row) -> tuple[str, ...]:
+    return tuple(text or "" for text in row)
 
 
 def fitting(samples: Iterable[dict[str, Any]], limit_bytes: int = SAMPLES_BYTES) -> tuple[dict[str, Any], ...]:
@@ -210,5 +234,4 @@ def _key(text: str | None) -> Any:
 
 
 def _json(text: str | None) -> Any:
-    # JSON has no NaN, and the registry would make null of it
-    return None if text is None else json.loads(text, parse_constant=str)
+    return None if text is None else parsed(text, as_number=None)

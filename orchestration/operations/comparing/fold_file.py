@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -13,6 +13,26 @@ from pipelines.errors import SwitchyardError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Some rows of a fold. `total`: how many; `differing`: key, live value and new value of those in which they differ."""
+
+    total: int
+    differing: Sequence[tuple[str | None, str | None, str | None]]
+
+
+def differences(fold: Path) -> Iterator[Difference]:
+    """The rows of a fold, some at a time."""
+    import pyarrow.compute as pc
+
+    for batch in _batches(fold):
+        _, live, new = batch.columns
+        # null if a side lacks the key
+        rows = batch.filter(pc.fill_null(pc.not_equal(live, new), True))
+        columns = (column.to_pylist() for column in rows.columns)
+        yield Difference(total=batch.num_rows, differing=[*zip(*columns, strict=True)])
 
 
 def differing_rows(fold: Path) -> Iterator[tuple[str, str | None, str | None]]:
@@ -30,7 +50,9 @@ def _batches(fold: Path) -> Iterator[pa.RecordBatch]:
     # several results have a folder each
     for path in sorted(fold.rglob("*.parquet")):
         with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(columns=["key", "live_value", "new_value"])
+            # one by one: a batch would join as many groups of rows as have its number of rows, however long those are
+            for group in range(file.num_row_groups):
+                yield from file.iter_batches(columns=["key", "live_value", "new_value"], row_groups=[group])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +26,12 @@ if TYPE_CHECKING:
 # what the database gets at once, whichever comes first: less costs more calls, more only takes memory
 _RECORDS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 16 * 2**20
+# the database keeps short values on disk as it needs to; of long ones, it has 2,048 in memory at once
+_LONG_BYTES = 1_024
 # a broker may be restarting
 _PATIENCE = 3
 
 Decode = Callable[[Message], bytes | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """How many records a table has, and how many bytes their values take."""
-
-    records: int
-    value_bytes: int
 
 
 def load(
@@ -49,9 +42,10 @@ def load(
     upto: Mapping[int, int],
     check: Check,
     avro: str | None = None,
-) -> Loaded:
+) -> int:
     """Makes `table` of a topic's committed records up to an offset of each partition, exclusive: `key string,
-    value string, source string, place bigint`. The values of one key in a partition have rising places.
+    value string, source string, place bigint`. The values of one key in a partition have rising places. Returns how many
+    bytes the long values have together.
 
     `check`: called now and then; what it raises ends the reading. `avro`: the schema of the values, which become JSON;
     None: they are JSON. Raises SwitchyardError if records before `upto` are deleted or can't be read.
@@ -59,7 +53,7 @@ def load(
     _refuse_deleted(settings, topic, upto)
     data.execute(f"CREATE OR REPLACE TABLE {table} (key VARCHAR, value VARCHAR, source VARCHAR, place BIGINT)")
     decode = _as_it_is if avro is None else _decoder(avro)
-    records = value_bytes = waiting_bytes = 0
+    long_bytes = waiting_bytes = 0
     waiting: list[Message] = []
     with closing(consumer(settings, enable_partition_eof=True, fetch_wait_max_ms=20)) as client:
         try:
@@ -67,16 +61,14 @@ def load(
                 waiting += messages
                 waiting_bytes += sum(map(len, messages))
                 if len(waiting) >= _RECORDS_AT_ONCE or waiting_bytes >= _BYTES_AT_ONCE:
-                    _insert(data, table, waiting, decode)
-                    records, value_bytes = records + len(waiting), value_bytes + waiting_bytes
+                    long_bytes += _insert(data, table, waiting, decode)
                     waiting, waiting_bytes = [], 0
         except KafkaException as error:
             if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
                 # deleted since the first look
                 _refuse_deleted(settings, topic, upto)
             raise
-    _insert(data, table, waiting, decode)
-    return Loaded(records=records + len(waiting), value_bytes=value_bytes + waiting_bytes)
+    return long_bytes + _insert(data, table, waiting, decode)
 
 
 def _refuse_deleted(settings: Settings, topic: str, upto: Mapping[int, int]) -> None:
@@ -92,20 +84,23 @@ def _refuse_deleted(settings: Settings, topic: str, upto: Mapping[int, int]) -> 
         )
 
 
-def _insert(data: DuckDBPyConnection, table: str, messages: Sequence[Message], decode: Decode) -> None:
+def _insert(data: DuckDBPyConnection, table: str, messages: Sequence[Message], decode: Decode) -> int:
+    """Returns how many bytes the long values have together."""
     if not messages:
-        return
+        return 0
     import pyarrow as pa
 
+    values = [decode(message) for message in messages]
     columns = {
         "key": _strings([_text(message.key()) for message in messages]),
-        "value": _strings([decode(message) for message in messages]),
+        "value": _strings(values),
         "source": _strings([_source(message) for message in messages]),
         "place": _integers([message.offset() or 0 for message in messages]),
     }
     data.register("batch", pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
     data.execute(f"INSERT INTO {table} SELECT key, value, source, place FROM batch")
     data.unregister("batch")
+    return sum(len(value) for value in values if value is not None and len(value) > _LONG_BYTES)
 
 
 def _as_it_is(message: Message) -> bytes | None:

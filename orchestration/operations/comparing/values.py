@@ -37,23 +37,38 @@ def columns_of(live: ResultSpec, new: ResultSpec, tolerance: float) -> dict[str,
 
 
 def differing(live: str, new: str, columns: Mapping[str, Equal]) -> list[str]:
-    """The `columns` in which two values differ. A field that is missing is null. Raises SwitchyardError as `_read` does."""
-    here, there = _read(live), _read(new)
-    return [name for name, equal in columns.items() if not equal(here.get(name), there.get(name))]
-
-
-def _read(value: str) -> dict[str, Any]:
-    """Column -> its value. Raises SwitchyardError if the text isn't a JSON object."""
+    """The `columns` in which two values differ. A field that is missing is null. Raises SwitchyardError if a value isn't a
+    JSON object, or does not fit its column.
+    """
+    here, there = _fields(live), _fields(new)
     try:
-        found = json.loads(value, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
-    except ValueError:
-        found = None
+        return [name for name, equal in columns.items() if not equal(here.get(name), there.get(name))]
+    except (ValueError, ArithmeticError, TypeError, RecursionError) as error:
+        raise _unfit("does not fit its columns") from error
+
+
+def _fields(value: str) -> dict[str, Any]:
+    """Column -> its value."""
+    found = parsed(value, as_number=_Number)
     if not isinstance(found, dict):
-        raise SwitchyardError(
-            "a value of the result is not a JSON object",
-            fix="`switchyard status` tells how to make the result again",
-        )
+        raise _unfit("is not a JSON object")
     return found
+
+
+def parsed(text: str, *, as_number: Callable[[str], Any] | None) -> Any:
+    """What a JSON text says. `as_number`: makes something of each number; None: Python's numbers, but a text of NaN, which
+    JSON does not have. Raises SwitchyardError if it isn't JSON.
+    """
+    try:
+        return json.loads(text, parse_float=as_number, parse_int=as_number, parse_constant=as_number or str)
+    except (ValueError, RecursionError) as error:
+        raise _unfit("is not JSON") from error
+
+
+def _unfit(what: str) -> SwitchyardError:
+    return SwitchyardError(
+        f"a record of the result {what}", fix="`switchyard status` tells how to make the result again"
+    )
 
 
 def _equal(live: str, new: str, tolerance: float) -> Equal:

@@ -82,15 +82,15 @@ def _verdict(
     volume_tolerance: float,
 ) -> Verdict:
     """Runs the suite of each result that has one."""
+    spec = release.spec
+    # needed only for a suite that comes with the app
+    own = any(map(may_be_own, spec.suites.values()))
+    code = admit(code_path(context.settings, spec.code_digest), spec.code_digest, release.name) if own else None
     # Great Expectations takes as long to import as Spark to start
     session = context.session_soon(upto.records)
     from expectations.gate import run_gate
     from expectations.verdict import GateRequest, Verdict
 
-    spec = release.spec
-    # needed only for a suite that comes with the app
-    own = any(map(may_be_own, spec.suites.values()))
-    code = admit(code_path(context.settings, spec.code_digest), spec.code_digest, release.name) if own else None
     verdicts = {}
     for name, suite in spec.suites.items():
         result, topic = spec.outputs[name], release.result_topics[name]

@@ -19,8 +19,9 @@ from fastavro import schemaless_writer
 
 from orchestration.operations.comparing.database import Check, with_database
 from orchestration.operations.comparing.evidence import Comparison, evidence_path
-from orchestration.operations.comparing.fold import _parts, compare, compare_at, write_fold
-from orchestration.operations.comparing.loading import Loaded, load
+from orchestration.operations.comparing.fold import Counted, compare, compare_at, parts_for, write_fold
+from orchestration.operations.comparing.fold_file import _batches as batches_of
+from orchestration.operations.comparing.loading import load
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.offsets import end_of
 from pipelines.model.entries import ResultSpec
@@ -81,7 +82,7 @@ def compared(
         for place, record in enumerate(records):
             data.execute(f"INSERT INTO {side}_records VALUES (?, ?, ?, ?)", [*record, place])
     write_fold(data, folder, result, table=of.table, parts=parts)
-    return compare(data, folder, of, then or of, tolerance=tolerance, samples=samples)
+    return compare(folder, of, then or of, tolerance=tolerance, samples=samples)
 
 
 def rows(folder: Path) -> set[tuple[str, str | None, str | None]]:
@@ -166,18 +167,33 @@ def test_two_empty_results_have_no_difference(data: DuckDBPyConnection, tmp_path
     assert found == Comparison.none()
 
 
+def test_the_first_keys_are_kept_in_whatever_order_they_come() -> None:
+    counted = Counted(2)
+    for key in "dbca":
+        counted.add_one_sided((key, "1", None))
+    for key in "zyx":
+        counted.add_changed((key, "1", "2"), ["n"])
+    assert [row[0] for row in counted.samples] == ["x", "y"]
+    assert (counted.only_live, counted.only_new, counted.changed, counted.columns) == (4, 0, 3, {"n": 3})
+    none = Counted(0)
+    none.add_changed(("a", "1", "2"), [])
+    assert none.samples == [] and none.changed == 1
+
+
 # -- the database
 
 
 def many(data: DuckDBPyConnection, keys: int, letters: int) -> None:
-    """Both sides with `keys` keys and values of `letters` letters."""
+    """Both sides with `keys` keys and values of `letters` letters, inserted some at a time."""
+    at_once = max(1, 16 * 2**20 // letters)
     for side in ("live", "new"):
-        data.execute(
-            f"""CREATE TABLE {side}_records AS
-            SELECT '{{"k":' || i || '}}' AS key, '{{"x":"' || repeat('x', {letters}) || '"}}' AS value,
-                   CAST(NULL AS VARCHAR) AS source, i AS place
-            FROM range({keys}) AS numbers(i)"""
-        )
+        data.execute(f"CREATE TABLE {side}_records (key VARCHAR, value VARCHAR, source VARCHAR, place BIGINT)")
+        for first in range(0, keys, at_once):
+            data.execute(
+                f"""INSERT INTO {side}_records
+                SELECT '{{"k":' || i || '}}', '{{"x":"' || repeat('x', {letters}) || '"}}', NULL, i
+                FROM range({first}, {min(keys, first + at_once)}) AS numbers(i)"""
+            )
 
 
 def small(folder: Path, memory_mb: int = 256) -> Settings:
@@ -186,26 +202,28 @@ def small(folder: Path, memory_mb: int = 256) -> Settings:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("keys", "letters", "result"), [(600_000, 200, ""), (600_000, 200, "last"), (3_000, 60_000, "")]
+    ("keys", "letters", "result"), [(600_000, 200, ""), (600_000, 200, "last"), (3_000, 60_000, ""), (300, 900_000, "")]
 )
 def test_what_does_not_fit_into_memory_is_kept_on_disk(tmp_path: Path, keys: int, letters: int, result: str) -> None:
     settings = small(tmp_path)
 
-    def work(data: DuckDBPyConnection, check: Check) -> tuple[Comparison, int]:
+    def work(data: DuckDBPyConnection, check: Check) -> int:
         many(data, keys, letters)
-        loaded = [Loaded(records=keys, value_bytes=keys * letters)] * 2
-        write_fold(data, tmp_path / "fold", result, table=True, parts=_parts(loaded, settings.diff_memory_mb))
-        found = compare(data, tmp_path / "fold", TABLE, TABLE, tolerance=0.0, samples=1)
-        return found, sum(file.stat().st_size for file in settings.state_dir.rglob("duckdb*"))
+        parts = parts_for(2 * keys * letters if letters > 1_000 else 0, settings.diff_memory_mb)
+        write_fold(data, tmp_path / "fold", result, table=True, parts=parts)
+        return sum(file.stat().st_size for file in settings.state_dir.rglob("duckdb*"))
 
-    found, spilled = with_database(settings, work)
+    assert with_database(settings, work) > 10_000_000
+    assert not any((settings.state_dir / "spill").iterdir())
+    found = compare(tmp_path / "fold", TABLE, TABLE, tolerance=0.0, samples=1)
     assert found.identical == found.total == keys
-    assert spilled > 10_000_000 and not any((settings.state_dir / "spill").iterdir())
+    # values are compared some at a time
+    assert max(batch.nbytes for batch in batches_of(tmp_path / "fold")) < 100 * 2**20
 
 
 def test_too_little_memory_is_told_with_the_setting_that_helps(tmp_path: Path) -> None:
     with pytest.raises(SwitchyardError, match="16 MiB of memory is too little") as told:
-        with_database(small(tmp_path, 16), lambda data, check: many(data, 100, 1_000_000))
+        with_database(small(tmp_path, 16), lambda data, check: many(data, 100, 20_000_000))
     assert "SWITCHYARD_DIFF_MEMORY_MB" in told.value.fix
     assert not any((tmp_path / "state" / "spill").iterdir())
 
@@ -220,11 +238,22 @@ def test_a_full_disk_is_told_as_that(tmp_path: Path) -> None:
     assert str(tmp_path) in told.value.fix
 
 
+def test_a_folder_that_can_not_be_written_is_told(tmp_path: Path) -> None:
+    settings = small(tmp_path)
+    (private(settings.state_dir) / "spill").touch()
+    with pytest.raises(SwitchyardError, match="can't be written or read") as told:
+        with_database(settings, lambda data, check: None)
+    assert str(tmp_path) in told.value.fix
+
+
 @pytest.mark.parametrize("in_python", [True, False])
 def test_an_interrupt_ends_the_work_at_once_and_is_not_taken_for_a_failure(tmp_path: Path, in_python: bool) -> None:
     main = threading.get_ident()
 
     def work(data: DuckDBPyConnection, check: Check) -> None:
+        signal.pthread_kill(main, signal.SIGTERM)
+        time.sleep(0.02)
+        # as from whoever waits for this process, and got the signal, too
         signal.pthread_kill(main, signal.SIGTERM)
         if not in_python:
             data.execute("SELECT count(*) FROM range(100_000_000_000) AS many(i) WHERE hash(i) = 1")
@@ -243,9 +272,10 @@ def test_what_a_killed_process_left_is_deleted_and_what_another_one_needs_is_not
     for name in ("dead", "alive", "new"):
         (root / name).mkdir(parents=True)
         (root / name / "duckdb_temp_storage-0.tmp").touch()
+        (root / name / "lock").touch()
     for name in ("dead", "alive"):
         os.utime(root / name, (0, 0))
-    lock = os.open(root / "alive", os.O_RDONLY)
+    lock = os.open(root / "alive" / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         with_database(settings, lambda data, check: None)
@@ -279,7 +309,7 @@ def test_committed_records_up_to_an_offset_are_read(
     client.commit_transaction(10)
     await_ends(broker, topic, 2)
     # two records and a marker, an aborted one and a marker, and the first of the last two
-    load(data, "found", broker, topic, {0: 6, 1: 2}, nothing)
+    assert load(data, "found", broker, topic, {0: 6, 1: 2}, nothing) == 0
     found = data.execute("SELECT key, value, source, place FROM found ORDER BY source, place, key").fetchall()
     assert sorted(found, key=repr) == sorted(
         [("a", "1", "t:0:1", 0), ("b", None, None, 1), ("a", "last", None, 5), (None, "é", None, 0), ("\ufffd", "\ufffd", None, 1)],
@@ -307,7 +337,7 @@ def test_avro_is_compared_by_its_fields(
         await_ends(broker, topic, 1)
         load(data, f"{side}_records", broker, topic, end_of(broker, topic, 1), nothing, json.dumps(schema))
     write_fold(data, tmp_path / "fold", "", table=False)
-    found = compare(data, tmp_path / "fold", STREAM, STREAM, tolerance=0.0, samples=1)
+    found = compare(tmp_path / "fold", STREAM, STREAM, tolerance=0.0, samples=1)
     assert (found.identical, found.changed) == (1, 0)
 
 

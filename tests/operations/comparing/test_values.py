@@ -138,10 +138,23 @@ def test_a_number_that_has_become_floating_point_is_compared_with_the_tolerance(
     assert (differing(f'{{"v":{before}}}', f'{{"v":{after}}}', columns) == []) is equal
 
 
-@pytest.mark.parametrize("value", ["", "5", "[]", "{", "\ufffd"])
-def test_a_value_that_is_no_object_is_refused(value: str) -> None:
-    with pytest.raises(SwitchyardError, match="not a JSON object"):
-        differing(value, "{}", {})
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("5", "is not a JSON object"),
+        ("[]", "is not a JSON object"),
+        ('{"x":"a"}', "does not fit its columns"),
+        ('{"d":"a"}', "does not fit its columns"),
+        ('{"d":{}}', "does not fit its columns"),
+    ],
+)
+def test_a_value_that_is_none_of_its_result_is_refused(value: str, why: str) -> None:
+    columns = columns_of(result("x double; d decimal(8,2)"), result("x double; d decimal(8,2)"), 0.0)
+    with pytest.raises(SwitchyardError, match=why):
+        differing(value, '{"x":1.0,"d":1.00}', columns)
 
 
 # -- against Spark, which writes the values
