@@ -81,8 +81,12 @@ def newest_folder(settings: Settings, release: str, generation: int) -> Path | N
 
 def whole_folder(settings: Settings, release: str, generation: int) -> Path | None:
     """The checkpoint of a generation; None: there is none, or it is incomplete."""
-    found = newest_folder(settings, release, generation)
-    return found if found is not None and is_whole(found) else None
+    for _ in range(2):
+        found = newest_folder(settings, release, generation)
+        if found is not None and is_whole(found):
+            return found
+        # a driver that starts renames it, perhaps just now
+    return None
 
 
 def _folders(settings: Settings, release: str, generation: int) -> list[tuple[int, Path]]:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engine.checkpoint import Checkpoint, CheckpointDamaged, copy_of, fence, release_folder
+from pipelines.engine.checkpoint import (
+    Checkpoint,
+    CheckpointDamaged,
+    copy_of,
+    fence,
+    is_whole,
+    release_folder,
+    whole_folder,
+)
 from pipelines.errors import Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
@@ -169,6 +177,22 @@ def test_a_missing_checkpoint_stops_the_driver(settings: Settings, left: str | N
     with pytest.raises(CheckpointDamaged, match=f"checkpoint {folder} of sums.v1 is gone") as caught:
         fence(settings, RELEASE, 1, 5, expected=True)
     assert "switchyard reset" in caught.value.fix
+
+
+def test_a_checkpoint_is_found_while_a_driver_that_starts_renames_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(settings, "g1.t4")
+
+    def renamed(path: Path) -> bool:
+        if path.name == "g1.t4":
+            fence(settings, RELEASE, 1, 5, expected=False)
+        return is_whole(path)
+
+    monkeypatch.setattr("pipelines.engine.checkpoint.is_whole", renamed)
+    assert whole_folder(settings, RELEASE, 1) == folder / "g1.t5"
+    (folder / "g1.t5" / "metadata").unlink()
+    assert whole_folder(settings, RELEASE, 1) is None
 
 
 def test_a_first_start_begins_with_an_empty_folder(settings: Settings) -> None:
