@@ -37,8 +37,9 @@ class Interrupted(Exception):
     """The thread that waits for the work was interrupted."""
 
 
-def with_database(settings: Settings, work: Callable[[DuckDBPyConnection, Check], Answer]) -> Answer:
-    """What `work` makes of an empty database. It must call the function that it gets now and then.
+def with_database(settings: Settings, work: Callable[[DuckDBPyConnection, Path, Check], Answer]) -> Answer:
+    """What `work` makes of an empty database. It also gets a folder in the state folder, which is deleted in the end, and a
+    function that it must call now and then.
 
     The work runs on a thread of its own, with a driver's priority and number of cores: this thread can be interrupted at
     once. Raises SwitchyardError if the memory or the disk is full, or if files can't be written, and whatever `work` raises.
@@ -51,7 +52,7 @@ def with_database(settings: Settings, work: Callable[[DuckDBPyConnection, Check]
             if over.is_set():
                 raise Interrupted
 
-        done = thread.submit(work, data, check)
+        done = thread.submit(work, data, folder, check)
         # a thread of its own: this one may be interrupted a second time
         threading.Thread(target=_end, args=(over, done, data), name="end of diff", daemon=True).start()
         try:

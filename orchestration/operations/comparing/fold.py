@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -71,11 +72,11 @@ def compare_at(
     """Compares the results of two releases, each as of a position, and keeps the fold of both with that evidence.
 
     `check`: called now and then while they are read; what it raises ends the comparison. Raises SwitchyardError if records of
-    a result are deleted, or if the memory or the disk is full. Then it leaves no files.
+    a result are deleted, or if the memory or the disk is full. The fold is there whole, or not at all.
     """
     fold = evidence_path(settings, evidence)
 
-    def work(data: DuckDBPyConnection, go_on: Check) -> Comparison:
+    def work(data: DuckDBPyConnection, folder: Path, go_on: Check) -> Comparison:
         def check_both() -> None:
             go_on()
             check()
@@ -87,9 +88,10 @@ def compare_at(
                 [topic] = upto.only({name}).topics
                 long_bytes += load(data, f"{side}_records", settings, topic, upto.of(topic), check_both, result.avro)
             parts = parts_for(long_bytes, settings.diff_memory_mb)
-            write_fold(data, fold / name, name, table=mine.table, parts=parts, check=check_both)
+            unfinished = folder / fold.name / name
+            write_fold(data, unfinished, name, table=mine.table, parts=parts, check=check_both)
             found[name] = compare(
-                fold / name,
+                unfinished,
                 mine,
                 theirs,
                 tolerance=tolerance,
@@ -97,15 +99,14 @@ def compare_at(
                 share=len(live[0].outputs),
                 check=check_both,
             )
+        check_both()
+        # of an attempt that was killed before it was recorded
+        remove(settings.state_dir, *evidence_home(evidence), fold.name)
+        fold.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.replace(folder / fold.name, fold)
         return Comparison.together(found)
 
-    # of an attempt that was killed
-    remove(settings.state_dir, *evidence_home(evidence))
-    try:
-        return with_database(settings, work)
-    except BaseException:
-        remove(settings.state_dir, *evidence_home(evidence))
-        raise
+    return with_database(settings, work)
 
 
 def parts_for(long_bytes: int, memory_mb: int) -> int:
