@@ -7,12 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pipelines.errors import SwitchyardError
 from pipelines.private import private
@@ -53,20 +53,14 @@ def with_database(settings: Settings, work: Callable[[DuckDBPyConnection, Path, 
                 raise Interrupted
 
         done = thread.submit(work, data, folder, check)
-        # a thread of its own: this one may be interrupted a second time
-        threading.Thread(target=_end, args=(over, done, data), name="end of diff", daemon=True).start()
         try:
             return done.result()
         finally:
+            # if this thread was interrupted; a query that begins after one call is ended by the next
             over.set()
-            thread.submit(data.close)
-
-
-def _end(over: threading.Event, done: Future[Any], data: DuckDBPyConnection) -> None:
-    """Ends the work once it is over. A query that begins after one call is ended by the next."""
-    over.wait()
-    while not wait([done], _INTERRUPT_S).done:
-        data.interrupt()
+            while not wait([done], _INTERRUPT_S).done:
+                data.interrupt()
+            thread.submit(data.close).result()
 
 
 def _connect(settings: Settings, folder: Path) -> DuckDBPyConnection:

@@ -262,9 +262,6 @@ def test_an_interrupt_ends_the_work_at_once_and_is_not_taken_for_a_failure(tmp_p
 
     def work(data: DuckDBPyConnection, folder: Path, check: Check) -> None:
         signal.pthread_kill(main, signal.SIGTERM)
-        time.sleep(0.02)
-        # as from whoever waits for this process, and got the signal, too
-        signal.pthread_kill(main, signal.SIGTERM)
         if not in_python:
             data.execute("SELECT count(*) FROM range(100_000_000_000) AS many(i) WHERE hash(i) = 1")
         while True:
