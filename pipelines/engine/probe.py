@@ -3,8 +3,7 @@
 It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 
 1. It prints what the app's definition says: `{"definition": {"sources", "inputs", "upstream", "static", "suites"}}`.
-2. It waits for a line of input, a `Known` as JSON. Whoever started it checks the definition meanwhile. The JVM starts
-   from the beginning.
+2. It waits for a line of input, a `Known` as JSON. Whoever started it checks the definition. The JVM starts meanwhile.
 3. It prints one JSON object: `{"spec": {...}}`, or `{"error": {"what", "fix", "exit_code"}}`.
 """
 
