@@ -31,6 +31,8 @@ _VARIABLE = "SWITCHYARD_CODE_"
 WORKERS = Path(__file__).parent / "worker"
 # set for a Python process that runs in the same installation as the driver
 INSTALLED = "SWITCHYARD_WORKER_INSTALLED"
+# what a Python process must send before it may ask for the state of an app
+STATE_SECRET = "SWITCHYARD_STATE_SECRET"
 _INIT = "__init__.py"
 
 

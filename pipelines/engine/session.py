@@ -13,11 +13,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from pipelines.engine import origins
-from pipelines.engine.guard import INSTALLED, WORKERS, environment_for
+from pipelines.engine.guard import INSTALLED, STATE_SECRET, WORKERS, environment_for
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm_process import need_jvm
 from pipelines.engine.spark_conf import session_conf
 from pipelines.settings import Settings
+
+_STATE_SOCKET = "org.apache.spark.sql.execution.python.streaming.LocalStateSocket"
 
 
 def build_session(
@@ -62,12 +64,13 @@ def _late_functions() -> Iterator[None]:
 
 
 def _prepare_workers(spark: SparkSession) -> None:
-    """Makes each Python process that Spark starts run our `sitecustomize` first."""
+    """Makes each Python process that Spark starts run our `sitecustomize` first, and tells it what opens an app's state."""
     context = spark.sparkContext
     given = (entry for entry in context.environment.get("PYTHONPATH", "").split(os.pathsep) if entry)
     context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(WORKERS), *given]))
     if context._jsc.sc().isLocal():
         context.environment[INSTALLED] = "1"
+        context.environment[STATE_SECRET] = java_class(_STATE_SOCKET).secret()
 
 
 def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:

@@ -3,10 +3,13 @@
 Spark's worker waits for an answer to each request, five to nine times for a key. Most of these answers only say that
 it was done. This client reads them with the next one that says more. The JVM carries out the requests in their order, so
 each of them sees what was done before.
+
+The first thing that it sends is a secret: the JVM lets nothing else in (`jvm/LocalStateServer.scala`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from struct import Struct
@@ -14,10 +17,13 @@ from typing import Any
 
 from pyspark import worker
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.streaming import stateful_processor_api_client
 from pyspark.sql.streaming.list_state_client import ListStateClient
 from pyspark.sql.streaming.map_state_client import MapStateClient
 from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorApiClient
 from pyspark.sql.streaming.value_state_client import ValueStateClient
+
+from pipelines.engine.guard import STATE_SECRET
 
 # what comes before a message: the version of the format, and the number of its bytes
 _HEAD = Struct(">ii")
@@ -56,6 +62,7 @@ class StateClient(StatefulProcessorApiClient):
 
     def __init__(self, state_server_port: int, key_schema: Any, is_driver: bool = False) -> None:
         super().__init__(state_server_port, key_schema, is_driver)
+        self._client_socket.sendall(os.environ[STATE_SECRET].encode("ascii"))
         self.leaves_unread = False
         self._unread = self._unread_bytes = 0
         self._error: PySparkRuntimeError | None = None
@@ -108,8 +115,9 @@ class StateClient(StatefulProcessorApiClient):
 
 
 def install() -> None:
-    """Changes the workers that this process forks."""
-    worker.StatefulProcessorApiClient = StateClient  # type: ignore[attr-defined]
+    """Changes this process and the workers that it forks."""
+    for module in (stateful_processor_api_client, worker):
+        module.StatefulProcessorApiClient = StateClient  # type: ignore[attr-defined]
     for client, names in _DONE.items():
         for name in names:
             setattr(client, name, _unread(getattr(client, name)))

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from pyspark import worker
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql.streaming import list_state_client, value_state_client
+from pyspark.sql.streaming import list_state_client, stateful_processor_api_client, value_state_client
 from pyspark.sql.streaming.proto import StateMessage_pb2
 from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorHandleState
 from pyspark.sql.types import LongType, StringType, StructType
 
 from pipelines.engine import state_client
+from pipelines.engine.guard import STATE_SECRET
 from pipelines.engine.state_client import StateClient
 
 # generated code, which has no types
@@ -25,6 +26,7 @@ proto: Any = StateMessage_pb2
 KEY = StructType().add("name", StringType())
 TEXT = StructType().add("text", StringType())
 VALUE = StructType().add("seen", LongType())
+SECRET = "let me in"
 ENDED = StatefulProcessorHandleState.CLOSED
 
 
@@ -46,6 +48,7 @@ class Server:
     def _run(self) -> None:
         connection, _ = self._socket.accept()
         with connection, connection.makefile("rwb") as stream:
+            assert stream.read(len(SECRET)) == SECRET.encode()
             unanswered: list[int] = []
             while head := stream.read(8):
                 version, length = struct.unpack(">ii", head)
@@ -77,7 +80,9 @@ def connected(at_once: int, wrong: dict[int, str] | None = None) -> Iterator[tup
         for kind, names in state_client._DONE.items():
             for name in names:
                 patch.setattr(kind, name, getattr(kind, name))
-        patch.setattr(worker, "StatefulProcessorApiClient", worker.StatefulProcessorApiClient)  # type: ignore[attr-defined]
+        for module in (worker, stateful_processor_api_client):
+            patch.setattr(module, "StatefulProcessorApiClient", module.StatefulProcessorApiClient)  # type: ignore[attr-defined]
+        patch.setenv(STATE_SECRET, SECRET)
         state_client.install()
         server = Server(at_once, wrong or {})
         client: Any = StateClient(server.port, KEY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
+
+SOCKET = "org.apache.spark.sql.execution.python.streaming.LocalStateSocket"
 
 
 class Listener(StatefulProcessor):
@@ -72,8 +75,9 @@ def test_only_this_machine_can_connect_to_the_state_of_an_app(spark: SparkSessio
 
 
 def test_a_message_that_comes_in_two_parts_is_read_whole(spark: SparkSession) -> None:
-    server = java_class("org.apache.spark.sql.execution.python.streaming.LocalStateSocket")()
+    server = java_class(SOCKET)()
     with ThreadPoolExecutor(1) as pool, socket.create_connection(("127.0.0.1", server.getLocalPort())) as client:
+        client.sendall(secret())
         given = server.accept()
         arrived = given.getInputStream().available
         # as Spark's server reads it
@@ -87,6 +91,43 @@ def test_a_message_that_comes_in_two_parts_is_read_whole(spark: SparkSession) ->
         assert found.result(10) == 20
     given.close()
     server.close()
+
+
+def test_what_is_no_worker_does_not_take_its_place(spark: SparkSession) -> None:
+    server = java_class(SOCKET)()
+
+    def connect() -> socket.socket:
+        return stack.enter_context(socket.create_connection(("127.0.0.1", server.getLocalPort()), timeout=10))
+
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        kafka, closed, right, wrong, second = connect(), connect(), connect(), connect(), connect()
+        # a Kafka client asks for versions: 43 bytes follow
+        kafka.sendall(b"\0\0\0\x2b" + b"\0" * 43)
+        closed.close()
+        wrong.sendall(secret()[:-1] + b"x")
+        right.sendall(secret() + b"first")
+        second.sendall(secret() + b"second")
+        for worker, sent in ((right, b"first"), (second, b"second")):
+            given = server.accept()
+            stack.callback(given.close)
+            assert given.getPort() == worker.getsockname()[1]
+            assert bytes(given.getInputStream().readNBytes(len(sent))) == sent
+            # a slow function is no reason to close it
+            assert given.getSoTimeout() == 0
+        for stranger in (kafka, wrong):
+            assert refused(stranger)
+
+
+def refused(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def secret() -> bytes:
+    return str(java_class(SOCKET).secret()).encode()
 
 
 # larger than what a socket takes at once

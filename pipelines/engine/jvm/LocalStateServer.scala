@@ -1,16 +1,18 @@
 // takes the place of Spark's trait of this name, because it comes first on the class path
 package org.apache.spark.sql.execution.python.streaming
 
-import java.io.{FilterInputStream, InputStream}
+import java.io.{FilterInputStream, IOException, InputStream}
 import java.net.{InetAddress, ServerSocket, Socket}
+import java.nio.charset.StandardCharsets.US_ASCII
+import java.security.{MessageDigest, SecureRandom}
 
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 
 /**
- * The socket on which Spark gives an app in Python its state, without a login. Spark's own trait listens on all addresses;
- * this one listens on the loopback address alone. Python connects to localhost.
+ * The socket on which Spark gives an app in Python its state. Spark's own trait listens on all addresses, and lets in whoever
+ * connects first; see LocalStateSocket. Python connects to localhost.
  */
 trait TransformWithStateInPandasPythonRunnerUtils extends Logging {
   protected var stateServerSocketPort: Int = 0
@@ -27,11 +29,26 @@ trait TransformWithStateInPandasPythonRunnerUtils extends Logging {
 }
 
 /**
- * Listens on the loopback address. Spark's server takes what it reads at once for a whole message, but its buffered stream
- * ends a read where nothing is available yet, which may be in the middle of one. Here there is always more to wait for.
+ * Listens on the loopback address, and lets in only who knows the secret. Spark's server takes the first connection for that
+ * of its worker. If anything else connects first, such as a Kafka client that looks for a broker which had this port before,
+ * the worker would wait for an answer for ever.
+ *
+ * Spark's server also takes what it reads at once for a whole message, but its buffered stream ends a read where nothing is
+ * available yet, which may be in the middle of one. Here there is always more to wait for.
  */
-class LocalStateSocket extends ServerSocket(0, 1, InetAddress.getByName("127.0.0.1")) {
+class LocalStateSocket extends ServerSocket(0, 50, InetAddress.getByName("127.0.0.1")) with Logging {
   override def accept(): Socket = {
+    var socket = connected()
+    while (!LocalStateSocket.admits(socket)) {
+      logWarning(s"something that is no worker connected to the state of an app, from port ${socket.getPort}; refused it")
+      try socket.close()
+      catch { case _: IOException => }
+      socket = connected()
+    }
+    socket
+  }
+
+  private def connected(): Socket = {
     val socket = new Socket {
       override def getInputStream: InputStream = new FilterInputStream(super.getInputStream) {
         override def available(): Int = math.max(1, super.available())
@@ -40,4 +57,29 @@ class LocalStateSocket extends ServerSocket(0, 1, InetAddress.getByName("127.0.0
     implAccept(socket)
     socket
   }
+}
+
+object LocalStateSocket {
+  // nothing else begins like this, so that what is no worker is refused at its first byte
+  private val greeting = "switchyard "
+  // a worker sends all of it as soon as it has connected; the time is for one that the machine halts
+  private val timeoutMs = 10000
+
+  /** What a worker sends first. Workers know it from their environment. */
+  val secret: String = {
+    val bytes = new Array[Byte](32)
+    new SecureRandom().nextBytes(bytes)
+    greeting + bytes.map("%02x".format(_)).mkString
+  }
+
+  private def admits(socket: Socket): Boolean =
+    try {
+      socket.setSoTimeout(timeoutMs)
+      val stream = socket.getInputStream
+      greeting.forall(_ == stream.read()) && {
+        val rest = stream.readNBytes(secret.length - greeting.length)
+        socket.setSoTimeout(0)
+        MessageDigest.isEqual(rest, secret.drop(greeting.length).getBytes(US_ASCII))
+      }
+    } catch { case _: IOException => false }
 }

@@ -8,7 +8,10 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
 
-from pipelines.engine.guard import INSTALLED, install
+from pipelines.engine.guard import INSTALLED, STATE_SECRET, install
+
+# the process that asks an app for the names of its state, when a query starts. Spark forks it from no daemon
+_STATE_NAMES = "pyspark.sql.streaming.transform_with_state_driver_worker"
 
 
 def _leave_out_zips() -> None:
@@ -32,5 +35,9 @@ def _run_next() -> None:
 
 if INSTALLED in os.environ:
     _leave_out_zips()
+if STATE_SECRET in os.environ and _STATE_NAMES in sys.orig_argv:
+    from pipelines.engine import state_client
+
+    state_client.install()
 install()
 _run_next()
