@@ -94,14 +94,14 @@ def test_a_message_that_comes_in_two_parts_is_read_whole(spark: SparkSession) ->
 
 
 def test_what_is_no_worker_does_not_take_its_place(spark: SparkSession) -> None:
-    server = java_class(SOCKET)()
+    server = java_class(SOCKET)(1_000)
 
     def connect() -> socket.socket:
         return stack.enter_context(socket.create_connection(("127.0.0.1", server.getLocalPort()), timeout=10))
 
     with ExitStack() as stack:
         stack.callback(server.close)
-        kafka, closed, right, wrong, second = connect(), connect(), connect(), connect(), connect()
+        kafka, closed, silent, right, wrong, second = (connect() for _ in range(6))
         # a Kafka client asks for versions: 43 bytes follow
         kafka.sendall(b"\0\0\0\x2b" + b"\0" * 43)
         closed.close()
@@ -115,7 +115,7 @@ def test_what_is_no_worker_does_not_take_its_place(spark: SparkSession) -> None:
             assert bytes(given.getInputStream().readNBytes(len(sent))) == sent
             # a slow function is no reason to close it
             assert given.getSoTimeout() == 0
-        for stranger in (kafka, wrong):
+        for stranger in (kafka, silent, wrong):
             assert refused(stranger)
 
 

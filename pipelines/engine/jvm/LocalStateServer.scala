@@ -2,9 +2,10 @@
 package org.apache.spark.sql.execution.python.streaming
 
 import java.io.{FilterInputStream, IOException, InputStream}
-import java.net.{InetAddress, ServerSocket, Socket}
+import java.net.{InetAddress, ServerSocket, Socket, SocketTimeoutException}
 import java.nio.charset.StandardCharsets.US_ASCII
 import java.security.{MessageDigest, SecureRandom}
+import java.util.concurrent.TimeUnit.{MILLISECONDS, NANOSECONDS}
 
 import scala.util.control.NonFatal
 
@@ -36,10 +37,13 @@ trait TransformWithStateInPandasPythonRunnerUtils extends Logging {
  * Spark's server also takes what it reads at once for a whole message, but its buffered stream ends a read where nothing is
  * available yet, which may be in the middle of one. Here there is always more to wait for.
  */
-class LocalStateSocket extends ServerSocket(0, 50, InetAddress.getByName("127.0.0.1")) with Logging {
+class LocalStateSocket(secretTimeoutMs: Int) extends ServerSocket(0, 50, InetAddress.getByName("127.0.0.1")) with Logging {
+  // a worker sends the secret as soon as it has connected; the time is for a machine that stands still meanwhile
+  def this() = this(5000)
+
   override def accept(): Socket = {
     var socket = connected()
-    while (!LocalStateSocket.admits(socket)) {
+    while (!LocalStateSocket.admits(socket, secretTimeoutMs)) {
       logWarning(s"something that is no worker connected to the state of an app, from port ${socket.getPort}; refused it")
       try socket.close()
       catch { case _: IOException => }
@@ -62,8 +66,6 @@ class LocalStateSocket extends ServerSocket(0, 50, InetAddress.getByName("127.0.
 object LocalStateSocket {
   // nothing else begins like this, so that what is no worker is refused at its first byte
   private val greeting = "switchyard "
-  // a worker sends all of it as soon as it has connected; the time is for one that the machine halts
-  private val timeoutMs = 10000
 
   /** What a worker sends first. Workers know it from their environment. */
   val secret: String = {
@@ -72,12 +74,19 @@ object LocalStateSocket {
     greeting + bytes.map("%02x".format(_)).mkString
   }
 
-  private def admits(socket: Socket): Boolean =
+  private def admits(socket: Socket, timeoutMs: Int): Boolean =
     try {
-      socket.setSoTimeout(timeoutMs)
+      val deadline = System.nanoTime() + MILLISECONDS.toNanos(timeoutMs)
       val stream = socket.getInputStream
-      greeting.forall(_ == stream.read()) && {
-        val rest = stream.readNBytes(secret.length - greeting.length)
+
+      def next(): Int = {
+        val leftMs = NANOSECONDS.toMillis(deadline - System.nanoTime()).toInt
+        if (leftMs <= 0) throw new SocketTimeoutException
+        socket.setSoTimeout(leftMs)
+        stream.read()
+      }
+      greeting.forall(_ == next()) && {
+        val rest = Array.fill(secret.length - greeting.length)(next().toByte)
         socket.setSoTimeout(0)
         MessageDigest.isEqual(rest, secret.drop(greeting.length).getBytes(US_ASCII))
       }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipelines.engine.guard import INSTALLED, STATE_SECRET, install
 
-# the process that asks an app for the names of its state, when a query starts. Spark forks it from no daemon
+# the process that asks an app for the names of its state when a query starts; the daemon of workers does not start it
 _STATE_NAMES = "pyspark.sql.streaming.transform_with_state_driver_worker"
 
 
