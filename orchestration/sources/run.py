@@ -19,7 +19,7 @@ from pipelines.model.text import utc
 from pipelines.settings import Settings
 
 # live records are sent in slices of this length: short enough for a smooth low rate, long enough for a cheap high one
-SLICE_S = 0.02
+SLICE_S = 0.05
 FLUSH_TIMEOUT_S = 60.0
 # what is said of a record with a time that the topic does not accept, and of others in its batch
 _INVALID = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD)
