@@ -538,21 +538,25 @@ def test_a_record_that_the_broker_refuses_stops_the_batch(world: World) -> None:
     assert world.writer().connect() is None and world.read() == []
 
 
-def test_an_error_of_the_rows_is_no_outage(world: World) -> None:
+# 200 KB for each partition, which Spark's tasks send
+@pytest.mark.parametrize("value", ["1", "1" * 200_000], ids=["few bytes", "many bytes"])
+def test_an_error_of_the_rows_is_no_outage(world: World, value: str) -> None:
     start, end = (SourcePosition(sources={"trades": {0: offset}}) for offset in (3, 10))
     replays = Replays([Span(start=start, end=end)], {"trades": "trades"})
     writer = world.writer()
     writer.connect()
     writer.begin()
     with pytest.raises(NumberFormatException) as error:
-        world.send(writer, [("a", "1", "trades:0:none")], replays=replays, replayed="some")
+        world.send(writer, [("a", value, "trades:0:none")], replays=replays, replayed="some")
     assert not is_outage(error.value)
     writer.abort()
     assert world.writer().connect() is None and world.read() == []
 
 
-def test_rows_of_a_table_are_sent_in_the_order_of_the_partitions(world: World) -> None:
-    frame = world.spark.range(3_000, numPartitions=5).selectExpr("'k' key", "cast(id as string) value", "null source")
+# of 34 KB and of 336 KB for each partition: the larger ones are sent by Spark's tasks
+@pytest.mark.parametrize("rows", [3_000, 30_000])
+def test_rows_of_a_table_are_sent_in_the_order_of_the_partitions(world: World, rows: int) -> None:
+    frame = world.spark.range(rows, numPartitions=5).selectExpr("'k' key", "cast(id as string) value", "null source")
     records = BatchRecords(frame)
     writer = world.writer()
     writer.connect()
@@ -561,7 +565,7 @@ def test_rows_of_a_table_are_sent_in_the_order_of_the_partitions(world: World) -
     records.close()
     writer.acknowledged()
     world.commit(writer, 0)
-    assert [value for _, value, _ in world.read()] == [str(n).encode() for n in range(3_000)]
+    assert [value for _, value, _ in world.read()] == [str(n).encode() for n in range(rows)]
 
 
 def test_a_writer_that_is_told_to_give_up_waits_for_nothing(world: World) -> None:

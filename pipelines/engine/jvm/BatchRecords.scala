@@ -26,26 +26,27 @@ import org.apache.spark.unsafe.Platform.BYTE_ARRAY_OFFSET
  * The records of a batch, which has been executed once. Until `close`, Spark keeps them in memory, and on disk where that is
  * full. Columns: `key`, `value` and `source`, of an app with several results also `result`, as `results.serialized` has them.
  */
-final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int, counts: Array[Long]) {
+final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int, written: Array[BatchRecords.Written]) {
   import BatchRecords._
 
-  val rows: Long = counts.sum
+  val rows: Long = written.map(_.rows).sum
 
   /**
    * Sends all records that are not too large, in the order of each partition, and returns the others. `to`: JSON of `To`.
-   * `inTurn`: one partition after the other; else tasks send at the same time. Throws `Failed` if a record can't be sent, or
+   * Unless they are few, tasks send them. `inTurn`: one partition after the other; else at the same time. Throws `Failed` if a record can't be sent, or
    * if not all are queued within `timeoutMs`.
    */
   def send(producer: TransactionalProducer, to: String, inTurn: Boolean, timeoutMs: Long): Array[TooLarge] = {
-    val partitions = counts.indices.filter(counts(_) > 0)
+    val partitions = written.indices.filter(written(_).rows > 0)
     val sender = new Sender(producer, parse(to).extract[To], columns, timeoutMs)
     val id = Senders.enter(sender)
     try {
       val context = chunks.sparkContext
       def sent(some: Seq[Int]) = context.runJob(chunks, (found: Iterator[Chunk]) => Senders.of(id).send(found), some)
       val parts =
+        if (written.forall(_.few.isDefined)) Array(sender.send(written.iterator.flatMap(_.few.get)))
         // executors on other hosts don't have the producer
-        if (!context.isLocal) Array(sender.send(chunks.toLocalIterator))
+        else if (!context.isLocal) Array(sender.send(chunks.toLocalIterator))
         else if (inTurn) partitions.toArray.flatMap(each => sent(Seq(each)))
         else if (partitions.nonEmpty) sent(partitions)
         else Array.empty[Part]
@@ -64,11 +65,17 @@ object BatchRecords {
   // Java's serializer, by which Spark writes chunks to disk, holds a hundred of them
   private val ChunkBytes = 1 << 16
 
+  // if no partition has more bytes, the caller's thread sends them all: a job takes 10 ms or more
+  private val FewBytes = 1 << 16
+
   // of a row: a length of 8 bytes keeps the rows aligned
   private[switchyard] val HeaderBytes = 8
 
   /** Rows as Spark's bytes, each after its length in bytes. */
   final case class Chunk(rows: Int, bytes: Array[Byte])
+
+  /** What a task has made of its partition. `few`: its chunks, unless they are large. */
+  final case class Written(rows: Long, few: Option[Array[Chunk]])
 
   /** Executes the plan of a batch's records: the one action of that batch. */
   def execute(records: Dataset[Row]): BatchRecords = {
@@ -78,14 +85,24 @@ object BatchRecords {
       val chunks = execution.executedPlan.execute().mapPartitions(packed(_, schema))
       chunks.persist(StorageLevel.MEMORY_AND_DISK)
       try {
-        val counts = chunks.sparkContext.runJob(chunks, (found: Iterator[Chunk]) => found.map(_.rows.toLong).sum)
-        new BatchRecords(chunks, schema.length, counts)
+        new BatchRecords(chunks, schema.length, chunks.sparkContext.runJob(chunks, summed _))
       } catch {
         case error: Throwable =>
           chunks.unpersist(blocking = false)
           throw error
       }
     }
+  }
+
+  private def summed(chunks: Iterator[Chunk]): Written = {
+    val few = Array.newBuilder[Chunk]
+    var rows, bytes = 0L
+    for (chunk <- chunks) {
+      rows += chunk.rows
+      bytes += chunk.bytes.length
+      if (bytes <= FewBytes) few += chunk
+    }
+    Written(rows, Option.when(bytes <= FewBytes)(few.result()))
   }
 
   private def packed(rows: Iterator[InternalRow], schema: StructType): Iterator[Chunk] = {
