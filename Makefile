@@ -174,6 +174,7 @@ bench: setup ## how fast history is read, beside Flink, Kafka Streams and plain 
 	@$(BIN)/python -m benchmarks switch
 	@$(BIN)/python -m benchmarks reset
 	@$(BIN)/python -m benchmarks commands
+	@$(BIN)/python -m benchmarks latency
 	@$(BIN)/python -m benchmarks registry
 	@$(BIN)/python -m benchmarks recovery
 	@$(BIN)/python -m benchmarks race

@@ -7,6 +7,7 @@
   a rollback.
 - `python -m benchmarks reset [--keys N]`: how long a reset takes until its replay may start.
 - `python -m benchmarks commands [--rounds N]`: how long commands take at the terminal.
+- `python -m benchmarks latency [--apps NAME ...] [--rounds N]`: how long a record waits until its results are committed, and what that costs.
 - `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost.
 - `python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver or the broker was
   killed, and until a part that was deleted is named.
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commanding, growth, hydrating, recovering, resetting, switching
+from benchmarks import commanding, growth, hydrating, latency, recovering, resetting, switching
 from benchmarks.command import Command, as_process
 from benchmarks.race import measuring as racing
 from benchmarks.race.queries import QUERIES
@@ -49,6 +50,8 @@ def measured(opened: hydrating.Open, switchyard: Command, asked: argparse.Namesp
             return resetting.measure(opened(), switchyard, asked.keys)
         case "commands":
             return commanding.measure(opened(), switchyard, asked.rounds or 3)
+        case "latency":
+            return latency.measure(opened(), asked.rounds or 1, asked.apps or latency.APPS)
         case "registry":
             return growth.measure(opened())
         case "race":
@@ -60,7 +63,7 @@ def measured(opened: hydrating.Open, switchyard: Command, asked: argparse.Namesp
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What `arguments` ask for; None: those of this process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    kinds = ("hydrate", "apps", "switch", "reset", "commands", "registry", "recovery", "race")
+    kinds = ("hydrate", "apps", "switch", "reset", "commands", "latency", "registry", "recovery", "race")
     parser.add_argument("what", nargs="?", choices=kinds, default="hydrate")
     parser.add_argument("--apps", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--queries", nargs="+", default=[], choices=[*QUERIES], metavar="NAME")

@@ -182,13 +182,22 @@ class Settings(BaseSettings):
 
     # -- batches
 
-    # with a large state, a small batch costs 0.8 s of CPU
-    trigger_s: float = Field(
-        1.0,
+    target_latency_s: float = Field(
+        0.14,
         ge=0,
-        description="Shortest time between the starts of two batches of a release that is live or hydrating. Without a pause, "
-        "the live release would take the cores from one that is compared with it. While no records come, a driver asks for them "
-        "twice in this time, but at most five times a second. Lower it for results that come sooner; raise it to save CPU.",
+        allow_inf_nan=False,
+        description="How long a record of a live release should wait for its results, on average. A driver pauses between "
+        "two batches for as long as this allows. If batches alone take longer, it does not pause, except after one of more "
+        "than 0.5 s: then it pauses for as long as the batch took, but for 1 s at most, and other drivers get the cores. "
+        "For a release that is not ready yet, the time is at least 0.5 s. With 0, no driver pauses for this setting. "
+        "Raise it to save CPU, and disk on the brokers: each batch is a transaction.",
+    )
+    trigger_s: float = Field(
+        0.0,
+        ge=0,
+        description="Shortest time between the starts of two batches of a release that is live or hydrating, whatever "
+        "`target_latency_s` says. While no records come, a driver asks for them twice in this time, but at most five times a "
+        "second. Raise it to save CPU, or to read history more slowly.",
     )
     standby_trigger_s: float = Field(
         2.0,

@@ -111,8 +111,10 @@ def running_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting
     from tests.shared.login import BrokerWithLogin
 
     settings = Settings(
-        state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB
-    )
+        state_dir=tmp_path_factory.mktemp("broker"), broker_port=port_of("broker"), broker_heap_mb=BROKER_HEAP_MB,
+        # on busy cores most batches take long, and would be followed by long pauses
+        target_latency_s=0.0,
+    )  # fmt: skip
     embedded = BrokerWithLogin(settings)
     # the other processes of a run on the same cores can make it this slow
     embedded.start(180)

@@ -28,7 +28,7 @@ GROUPS = {
     "Kafka": "bootstrap_servers",
     "This machine": "state_dir",
     "Drivers": "driver_heap_mb",
-    "Batches": "trigger_s",
+    "Batches": "target_latency_s",
     "Failures and waits": "heartbeat_s",
 }
 UNITS = {"_s": "s", "_mb": "MiB"}

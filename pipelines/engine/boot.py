@@ -99,7 +99,7 @@ class Boot:
         tables = StaticTables.of(self._settings, spec)
         destination = destination_of(release, app, start, self._token)
         known = newest_progress(self._settings, self._name)
-        throttled = batch_records(release.under, known) or self._settings.max_records_per_batch
+        at_most = batch_records(release.under, known) or self._settings.max_records_per_batch
         seeded = destination.seed is not None and destination.seed.boundary.batch_id >= 0
         resumes = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
         # 3. the checkpoint's fence
@@ -110,8 +110,8 @@ class Boot:
         writer = BatchWriter(self._settings, self._name, release.result_partitions, JvmProducer)
         checkpoint = Checkpoint(path, destination.inputs, self._name)
         query = Query(self._settings, app, spec, destination, checkpoint, writer, self._orders.admit)
-        goal, limits = self._prepare(query, release, app, tables, code, reads_from, throttled)
-        if limits.total < min(throttled, FIRST_RECORDS):
+        goal, limits = self._prepare(query, release, app, tables, code, reads_from, at_most)
+        if limits.total < min(at_most, FIRST_RECORDS):
             log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)
         self._query = query
         self._telemetry.watch_query(query, limits.total)

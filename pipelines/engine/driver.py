@@ -20,6 +20,7 @@ from pipelines.engine.jvm_process import jvm_exit_code
 from pipelines.engine.lease import take_lease
 from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
+from pipelines.engine.pacing import pace_of
 from pipelines.engine.query import Query
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number
 from pipelines.engine.tries import Tries
@@ -28,14 +29,18 @@ from pipelines.engine.writer import OutcomeUnknown, Superseded
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import AlignOrdered, LeaseEnded, MarkOrdered, StateSet
+from pipelines.model.pace import Pace
 from pipelines.model.progress import Flagging
 from pipelines.model.registry import RegistryState
+from pipelines.model.reset import batch_records
 from pipelines.settings import Settings
 from pipelines.signals import StopSignal
 
 log = logging.getLogger("switchyard.driver")
 
 _TAIL_S = 0.1
+# without a batch for so long, a release is idle
+_IDLE_S = 0.25
 # a JVM that no longer answers still runs its shutdown hooks before it ends
 _JVM_LOST_S = 5.0
 
@@ -178,7 +183,7 @@ class Driver:
             mark = state.open_mark(self._name)
             query.sink.marks.flag_for(mark)
             self._announce_flagging(query.sink.marks.foreseen())
-            query.sink.turnstile.pace(self._pace_s(query, state, mark))
+            query.sink.turnstile.pace(self._pace(query, state, mark))
             order = state.open_align(self._name)
             if order is not None and not self._alignment.is_over(order):
                 self._meet(query, order)
@@ -193,16 +198,21 @@ class Driver:
                 self._then_start(query, f"on the way to the boundary of {wanted.op}", partial(self._goal.reach, wanted))
             elif not query.active:
                 self._recover(query)
-            elif mark is not None and time.time() - query.sink.finished_at > 2 * self._settings.trigger_s:
+            elif mark is not None and self._is_idle(query):
                 self._unless_outage(query.sink.flag_idle)
 
-    def _pace_s(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> float:
-        """The least time from the start of one batch to the start of the next."""
+    def _pace(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> Pace:
         if mark is not None and not query.sink.marks.has_flagged(mark):
             # followers wait for that boundary, or will
-            return 0.0
-        waits = state.releases[self._name].state in ("ready", "standby")
-        return self._settings.standby_trigger_s if waits else self._settings.trigger_s
+            return Pace()
+        release = state.releases[self._name]
+        throttled = batch_records(release.under, query.sink.last) is not None
+        return pace_of(self._settings, release.state, throttled=throttled)
+
+    def _is_idle(self, query: Query) -> bool:
+        """Whether no batch runs, nor has run for a moment."""
+        rested_s = time.time() - query.sink.finished_at
+        return query.sink.in_batch is None and rested_s > max(_IDLE_S, 2 * self._settings.trigger_s)
 
     def _announce_flagging(self, word: Flagging | None) -> None:
         """Tells which boundary will be flagged, at once: another release waits to run to it."""

@@ -136,16 +136,21 @@ class Query:
         if self.sink.last is not None:
             self._expressions.after_batch(rows.sparkSession, self.sink.last.batch.rows_in)
 
-    def _after_batch(self) -> None:
-        """Limits the next batch to a portion of history, if one is left: none is after a batch that was not full."""
+    def _after_batch(self) -> bool:
+        """Limits the next batch to a portion of history, if one is left: none is after a batch that was not full.
+
+        Returns whether the batch has left records unread.
+        """
         self._started.wait(30)
         last = self.sink.last
-        if last is None or self.is_bounded(last.boundary.batch_id) or self._full(last.boundary):
-            if last is not None:
-                self._set_pace(last.batch.rows_in)
-            self._set_portion()
+        if last is not None and not self.is_bounded(last.boundary.batch_id) and not self._full(last.boundary):
+            return False
+        if last is not None:
+            self._adapt_limits(last.batch.rows_in)
+        self._set_portion()
+        return True
 
-    def _set_pace(self, records: int) -> None:
+    def _adapt_limits(self, records: int) -> None:
         """The limits of the next batch, after one that read `records`."""
         if records >= self._limits.total // 2 and self.sink.batch_s < QUICK_S:
             self._limits = self._limits.grown(self._most)

@@ -33,7 +33,7 @@ class Sink:
 
     `serialize` turns the batch's rows into records, as `results.serialized` does. `execute` computes them. `metrics` asks Spark about the batch
     that just ran. `admit` raises if a newer driver has the release. `after_batch` is called at the end of a batch while
-    Spark waits, unless the number of batches is limited.
+    Spark waits, unless the number of batches is limited; it returns whether the batch has left records unread.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class Sink:
         metrics: Callable[[], BatchMetrics],
         execute: Callable[[DataFrame], BatchRecords] = BatchRecords,
         admit: Callable[[], None] = lambda: None,
-        after_batch: Callable[[], None] = lambda: None,
+        after_batch: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.destination = destination
         self._writer = writer
@@ -57,9 +58,9 @@ class Sink:
         self._metrics = metrics
         self._admit = admit
         self._after_batch = after_batch
-        self._clock = clock
+        self._clock, self._timer = clock, timer
         self._lock = threading.RLock()
-        self.turnstile = Turnstile(destination.release, checkpoint, self._lock, last=lambda: self.last, clock=clock)
+        self.turnstile = Turnstile(destination.release, checkpoint, self._lock, last=lambda: self.last, timer=timer)
         self.marks = Marks(checkpoint, destination.watermarked, last=lambda: self.last, in_batch=lambda: self.in_batch)
         self._replays = Replays(destination.processed, destination.inputs)
         self.last: Progress | None = None
@@ -133,15 +134,14 @@ class Sink:
 
     def process_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark's call for batch `batch_id`. A batch that progress already holds is executed and written nowhere."""
-        began, before = self._clock(), self.last
+        began, before = self._timer(), self.last
         with self.turnstile.call():
             self._run(rows, batch_id)
-            self.batch_s = self._clock() - began
+            self.batch_s = self._timer() - began
             if self.batch_s > 0 and self.last is not None and self.last is not before:
                 self.best_records_per_s = max(self.best_records_per_s, self.last.batch.rows_in / self.batch_s)
-            if self.turnstile.all_may_run:
-                self._call_after_batch(batch_id)
-            self.turnstile.leave(began)
+            full = self.turnstile.all_may_run and self._call_after_batch(batch_id)
+            self.turnstile.leave(began, full=full)
 
     def _run(self, rows: DataFrame, batch_id: int) -> None:
         if self._halted is not None:
@@ -163,9 +163,9 @@ class Sink:
                 self.finished_at = self._clock()
             self.turnstile.count(batch_id, new=batch_id > done)
 
-    def _call_after_batch(self, batch_id: int) -> None:
+    def _call_after_batch(self, batch_id: int) -> bool:
         try:
-            self._after_batch()
+            return self._after_batch()
         except BaseException as error:
             self.failure = (batch_id + 1, error)
             raise

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pipelines.engine.checkpoint import Checkpoint
+from pipelines.model.pace import Pace
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
 from pipelines.model.switch import pauses_by
+
+# between two batches, if Spark need not wait for records
+_LONGEST_PLANNING_S = 0.25
 
 
 class StopAtBoundary(Exception):
@@ -29,13 +34,13 @@ class Turnstile:
         lock: threading.RLock,
         *,
         last: Callable[[], Progress | None],
-        clock: Callable[[], float],
+        timer: Callable[[], float],
     ) -> None:
         self._release = release
         self._checkpoint = checkpoint
         self._lock = lock
         self._last = last
-        self._clock = clock
+        self._timer = timer
         # guards what Spark's thread and the driver's share; acquired after the lock, never before it
         self._turn = threading.Condition()
         # whether ends of batches are to be held, and whether one is held now
@@ -46,7 +51,10 @@ class Turnstile:
         self._ended = -1
         # how many batches may start; None: no limit
         self._budget: int | None = 0
-        self._every_s = 0.0
+        self._pace = Pace()
+        # from the end of one call to the start of the next, the last times: Spark asked for records, and planned
+        self._between_s: deque[float] = deque(maxlen=8)
+        self._left_at: float | None = None
         self._hurry = threading.Event()
         self._limit: SourcePosition | None = None
         self.refused_at_boundary = False
@@ -58,7 +66,9 @@ class Turnstile:
         with self._lock:
             self._budget = batches
             self._hold_ends = self._at_rest = False
-            self.pace(self._every_s)
+            self._left_at = None
+            self._between_s.clear()
+            self.pace(self._pace)
             self.refused_at_boundary = False
 
     def hold(self) -> SourcePosition | None:
@@ -121,15 +131,15 @@ class Turnstile:
         with self._lock:
             self._budget = 0
 
-    def pace(self, every_s: float) -> None:
-        """Makes a batch end no sooner than `every_s` after its start, so that the next starts no sooner. 0: no wait.
+    def pace(self, pace: Pace) -> None:
+        """Makes batches end so late that the next one starts when `pace` says.
 
         A wait ends early when the query is shut or held, or when the pace changes.
         """
-        if every_s != self._every_s:
+        if pace != self._pace:
             self._hurry.set()
-        self._every_s = every_s
-        if every_s > 0 and self._budget is None:
+        self._pace = pace
+        if pace != Pace() and self._budget is None:
             self._hurry.clear()
 
     def hurry(self) -> None:
@@ -145,11 +155,14 @@ class Turnstile:
     @contextmanager
     def call(self) -> Iterator[None]:
         """Spark is calling the sink while the block runs."""
+        if self._left_at is not None:
+            self._between_s.append(self._timer() - self._left_at)
         self._called = True
         try:
             yield
         finally:
             self._called = False
+            self._left_at = self._timer()
 
     def enter(self, batch_id: int) -> None:
         """Raises StopAtBoundary if the new batch `batch_id` must not run. The sink holds the lock."""
@@ -176,10 +189,16 @@ class Turnstile:
         """Whether the number of batches is not limited."""
         return self._budget is None
 
-    def leave(self, began: float) -> None:
-        """Waits until a batch that started at `began` may return to Spark. Call it without the lock."""
-        if self._budget is None and self._every_s > 0:
-            self._hurry.wait(max(0.0, began + self._every_s - self._clock()))
+    def leave(self, began: float, *, full: bool) -> None:
+        """Waits until a batch whose call began at `began` may return to Spark. Call it without the lock.
+
+        `full`: it has left records unread.
+        """
+        if self._budget is None:
+            # part of a batch, as a record waits for it, too. Where records are rare, it is the time without any instead
+            planning_s = min((*self._between_s, _LONGEST_PLANNING_S)) if self._between_s else 0.0
+            batch_s = planning_s + self._timer() - began
+            self._hurry.wait(max(0.0, self._pace.every_s(batch_s, full=full) - batch_s))
         with self._turn:
             self._at_rest = self._hold_ends
             while self._at_rest:

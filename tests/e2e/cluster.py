@@ -50,7 +50,13 @@ SMALL, LARGE = 2_000, 400_000
 DISORDER = Faults(out_of_order=0.2, late=0.02, duplicate=0.002, malformed=0.001, tombstone=0.0005)
 # a driver here lives for a minute: the optimizing compiler costs more than it gains
 SHORT_LIVED = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.level=warn"}
-BRISK: dict[str, Any] = {"trigger_s": 0.7, "standby_trigger_s": 1.5, "heartbeat_s": 0.3, "switch_timeout_s": 45}
+BRISK: dict[str, Any] = {
+    "target_latency_s": 0.0,
+    "trigger_s": 0.7,
+    "standby_trigger_s": 1.5,
+    "heartbeat_s": 0.3,
+    "switch_timeout_s": 45,
+}
 
 
 class Cluster:

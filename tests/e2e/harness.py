@@ -45,6 +45,7 @@ BOOT_TIMEOUT_S = 300.0
 SMALL: dict[str, Any] = {
     "driver_heap_mb": 512,
     "driver_cores": 2,
+    "target_latency_s": 0.0,
     "trigger_s": 0.25,
     "heartbeat_s": 0.5,
     "boot_timeout_s": BOOT_TIMEOUT_S,

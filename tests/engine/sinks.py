@@ -150,6 +150,8 @@ class World:
         self.newer: SwitchyardError | None = None
         # time on the sink's clock, and how long Spark takes for a batch
         self.now_s, self.batch_s = 12.0, 0.0
+        # whether a batch has read less than there is
+        self.leaves_records = False
         # what happens elsewhere while it runs a batch
         self.while_reading: Callable[[], object] = dict
         self.sink = self.make(watermarked)
@@ -168,7 +170,9 @@ class World:
             metrics=lambda: BatchMetrics(5, 1, self.malformed),
             execute=lambda rows: rows.execute(),  # type: ignore[operator, return-value]
             admit=self._admit,
+            after_batch=lambda: self.leaves_records,
             clock=lambda: self.now_s,
+            timer=lambda: self.now_s,
         )
 
     def _spark(self, rows: Any) -> Any:

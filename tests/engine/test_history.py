@@ -278,10 +278,10 @@ def test_batches_that_become_slow_are_small_again(
         if (last := self.sink.last) is not None and last.boundary.batch_id == 2:
             monkeypatch.setattr(query, "QUICK_S", 0.0)
             monkeypatch.setattr(query, "SLOW_S", 0.0)
-        set_pace(self, records)
+        adapt_limits(self, records)
 
-    set_pace = query.Query._set_pace
-    monkeypatch.setattr(query.Query, "_set_pace", then_slow)
+    adapt_limits = query.Query._adapt_limits
+    monkeypatch.setattr(query.Query, "_adapt_limits", then_slow)
     with world_of(settings, spark, "count", tmp_path) as world:
         world.start()
         world.settle()

@@ -19,6 +19,7 @@ from pipelines.engine.turnstile import StopAtBoundary
 from pipelines.engine.writer import OutcomeUnknown, Superseded, TransactionEnded
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.kafka.progress import ProgressLost
+from pipelines.model.pace import Pace
 from pipelines.model.positions import SourcePosition
 from tests.engine.sinks import RESULT, Rows, World
 
@@ -49,7 +50,7 @@ def test_the_best_rate_is_of_the_fastest_batch_that_was_committed(world: World) 
     assert (world.sink.batch_s, world.sink.best_records_per_s) == (2.0, 10.0)
     # executed again to catch up: its time says nothing
     again = world.make()
-    again._clock = itertools.count().__next__
+    again._timer = itertools.count().__next__
     again.connect()
     again.open()
     again.process_batch(Rows(("a", "1")), 2)  # type: ignore[arg-type]
@@ -117,18 +118,18 @@ def test_a_batch_that_is_run_again_must_be_the_one_that_was_committed(world: Wor
 
 
 @pytest.mark.parametrize(
-    "hurry", [lambda sink: sink.turnstile.shut(), lambda sink: sink.turnstile.pace(0)], ids=["shut", "live"]
+    "hurry", [lambda sink: sink.turnstile.shut(), lambda sink: sink.turnstile.pace(Pace())], ids=["shut", "live"]
 )
 def test_a_paced_batch_is_committed_at_once_and_ends_when_it_is_told_to_hurry(
     world: World, hurry: Callable[[Sink], None]
 ) -> None:
-    world.sink.turnstile.pace(3600)
+    world.sink.turnstile.pace(Pace(least_s=3600))
     with ThreadPoolExecutor(1) as pool:
         batch = pool.submit(world.run, 0, ("a", "1"))
         try:
             world.comes(lambda: bool(world.writer.progress))
             # the driver does this at each turn
-            world.sink.turnstile.pace(3600)
+            world.sink.turnstile.pace(Pace(least_s=3600))
             with pytest.raises(TimeoutError):
                 batch.result(0.1)
         finally:
@@ -136,8 +137,48 @@ def test_a_paced_batch_is_committed_at_once_and_ends_when_it_is_told_to_hurry(
         batch.result(10)
 
 
+def test_after_a_batch_that_left_records_unread_no_record_waits_for_its_target(world: World) -> None:
+    world.sink.turnstile.pace(Pace(target_s=3600))
+    with ThreadPoolExecutor(1) as pool:
+        world.leaves_records = True
+        pool.submit(world.run, 0, ("a", "1")).result(10)
+        world.leaves_records = False
+        batch = pool.submit(world.run, 1, ("a", "2"))
+        try:
+            world.comes(lambda: len(world.writer.progress) == 2)
+            with pytest.raises(TimeoutError):
+                batch.result(0.1)
+        finally:
+            world.sink.turnstile.shut()
+        batch.result(10)
+
+
+def test_a_record_waits_for_planning_too_but_rare_records_make_no_pause_longer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(world.sink.turnstile._hurry, "wait", waits.append)
+    world.sink.turnstile.pace(Pace(target_s=0.5))
+    world.batch_s = 0.1
+    for number, between_s in enumerate((60.0, 0.05, 60.0)):
+        world.now_s += between_s
+        world.run(number, ("a", "1"))
+    # the time before the first call is none between two
+    assert waits == pytest.approx([0.7, 0.55, 0.55])
+    for number in range(3, 12):
+        world.now_s += 3600.0
+        world.run(number, ("a", "1"))
+    # as if planning took 0.25 s
+    assert waits[-1] == pytest.approx(0.0)
+    # a query that starts again has planned nothing yet
+    world.sink.open()
+    world.now_s += 9.0
+    world.run(12, ("a", "1"))
+    assert waits[-1] == pytest.approx(0.7)
+
+
 def test_a_batch_to_meet_another_release_is_not_paced(world: World) -> None:
-    world.sink.turnstile.pace(3600)
+    world.sink.turnstile.pace(Pace(least_s=3600))
     world.sink.open(1)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(world.run, 0, ("a", "1")).result(10)
@@ -175,7 +216,7 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
     """A batch is held: committed in Kafka, while Spark waits and plans nothing."""
     sink = world.sink
     with ThreadPoolExecutor(1) as pool:
-        sink.turnstile.pace(3600)
+        sink.turnstile.pace(Pace(least_s=3600))
         batch = pool.submit(world.run, 0, ("a", "1"))
         world.comes(lambda: sink.last is not None)
         assert sink.turnstile.hold() == SourcePosition(sources={"trades": {0: 10}})
@@ -189,7 +230,7 @@ def test_the_end_of_a_batch_is_held_until_it_is_released(world: World) -> None:
         assert len(world.writer.progress) == 2
         sink.announce(aligned="promote-1")
         # no limit, and none is held
-        sink.turnstile.pace(0)
+        sink.turnstile.pace(Pace())
         sink.turnstile.resume(None)
         batch.result(10)
         pool.submit(world.run, 2, ("a", "3")).result(10)

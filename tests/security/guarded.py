@@ -162,7 +162,7 @@ class Guarded:
         # a driver here lives for a minute
         spark = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
         given: dict[str, Any] = {
-            "state_dir": self.folder / "state", "trigger_s": 0.1, "heartbeat_s": 0.2, "driver_heap_mb": 512, "spark": spark,
+            "state_dir": self.folder / "state", "target_latency_s": 0.0, "trigger_s": 0.1, "heartbeat_s": 0.2, "driver_heap_mb": 512, "spark": spark,
             **changes,
         }  # fmt: skip
         return Settings(bootstrap_servers=f"127.0.0.1:{self.port}", kafka=kafka, **given)

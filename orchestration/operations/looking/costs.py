@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import newest_folder, size_of
 from pipelines.kafka.progress import ProgressLost
+from pipelines.model.pace import THROTTLED_S
 from pipelines.model.registry import RegistryState, Release
 from pipelines.settings import Settings
 
@@ -123,8 +124,8 @@ def replay_rate(
     rates = [(r.name == name, r.records_per_s, r.name) for r in found if r.records_per_s is not None]
     if not rates:
         return None
-    trigger_s = context.settings.trigger_s
-    throttle = max_records_per_batch / trigger_s if max_records_per_batch and trigger_s else math.inf
+    trigger_s = context.settings.trigger_s or THROTTLED_S
+    throttle = max_records_per_batch / trigger_s if max_records_per_batch else math.inf
     _, best, of = max(rates)
     return Rate(records_per_s=min(best, throttle), of=of, throttled=throttle < best)
 
