@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipelines.engine.batch_writer import BatchWriter
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
+from pipelines.engine.ending import Ending
 from pipelines.engine.expressions import Expressions
 from pipelines.engine.frames import input_streams
 from pipelines.engine.history import Portion
@@ -37,6 +38,8 @@ from pipelines.settings import Settings
 log = logging.getLogger("switchyard.driver")
 
 _POLL_S = 0.01
+# a query that has been stopped has ended already
+_END_S = 5.0
 
 
 class Query:
@@ -62,6 +65,7 @@ class Query:
         self._release = spec.release
         self._checkpoint = checkpoint
         self._query: Any = None
+        self._ending: Ending | None = None
         self._source_ends: SourceEnds | None = None
         # the last batch for which this class set an end
         self._bounded = -1
@@ -113,6 +117,7 @@ class Query:
             .trigger(processingTime="0 seconds")
             .start()
         )
+        self._ending = Ending(self._query)
         self._started.set()
 
     def _plan_first_portion(self) -> None:
@@ -182,7 +187,7 @@ class Query:
 
     @property
     def active(self) -> bool:
-        return self._query is not None and bool(self._query.isActive)
+        return self._ending is not None and not self._ending.is_over
 
     def error(self) -> BaseException | None:
         """The error that ended the query; None if it runs or was stopped at a boundary."""
@@ -207,6 +212,8 @@ class Query:
         while self.active:
             if self.sink.in_batch is None and (self.sink.halted or self._is_level()):
                 self._query.stop()
+                if self._ending is not None:
+                    self._ending.wait(_END_S)
                 return
             time.sleep(_POLL_S)
 
