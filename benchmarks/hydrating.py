@@ -232,12 +232,15 @@ def rate(history: Sequence[Progress], whole: SourcePosition, used: Mapping[int, 
 
 def cpu_s(leader: int) -> float:
     """Seconds of processor time that the processes of a session have used, with their ended children."""
-    ticks = 0
+    return sum(sum(map(int, fields[11:15])) for _, fields in processes_of(leader)) / os.sysconf("SC_CLK_TCK")
+
+
+def processes_of(leader: int) -> Iterator[tuple[int, list[str]]]:
+    """Pid, and the fields of `/proc/PID/stat` after the name, of each process of a session."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         # a process may end meanwhile
         with suppress(OSError):
             # the name, in brackets, may have spaces
             fields = path.read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader:
-                ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+                yield int(path.parent.name), fields

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from benchmarks.hydrating import cpu_s
+from benchmarks.hydrating import cpu_s, processes_of
 from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.promote import plan_promote
@@ -26,6 +25,7 @@ from pipelines.kafka.log import LogReader
 from pipelines.kafka.registry import now_ms
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import read_progress
+from pipelines.processes import rss_bytes
 from pipelines.settings import Settings
 
 APPS = ("stock-stats", "large-orders")
@@ -172,22 +172,5 @@ def _measure_app(context: Context, app: str, rounds: int) -> dict[str, Any]:
 
 
 def memory_mb(leader: int) -> int:
-    """Resident memory of the processes of a session, shared pages counted once for each process."""
-    return round(sum(_resident_kb(path) for path in Path("/proc").glob("[0-9]*") if _session(path) == leader) / 1024)
-
-
-def _session(process: Path) -> int | None:
-    return _or_none(lambda: int((process / "stat").read_text().rpartition(")")[2].split()[3]))
-
-
-def _resident_kb(process: Path) -> int:
-    lines: Iterator[str] = iter((_or_none((process / "status").read_text) or "").splitlines())
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)
-
-
-def _or_none(read: Callable[[], Any]) -> Any:
-    # a process may end meanwhile
-    try:
-        return read()
-    except OSError:
-        return None
+    """Resident memory of the processes of a session. What two of them share counts twice."""
+    return round(sum(rss_bytes(pid) or 0 for pid, _ in processes_of(leader)) / 2**20)

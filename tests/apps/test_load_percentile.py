@@ -150,8 +150,9 @@ def test_definition() -> None:
     ],
 )
 def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    faulty = mutant(load_percentile, there, instead)
     try:
-        seen = found(spark, mutant(load_percentile, there, instead))
+        seen = found(spark, faulty)
     except AssertionError:
         # a minute was told twice
         return

@@ -126,8 +126,9 @@ def test_an_odd_time_is_a_time_and_a_large_value_is_one_notification(spark: Spar
     ],
 )
 def test_a_fault_in_any_clause_is_seen(spark: SparkSession, there: str, instead: str) -> None:
+    faulty = mutant(notification_counts, there, instead)
     try:
-        found = run(spark, mutant(notification_counts, there, instead))
+        found = run(spark, faulty)
     except Exception:
         return
     assert found != EXPECTED

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import growth
+from benchmarks import growth, latency
 from benchmarks.__main__ import measured, parsed
 from pipelines.kafka.topics import topic_names
 from pipelines.settings import Settings
@@ -101,6 +101,18 @@ def test_commands_are_measured(cluster: Cluster) -> None:
     names = ("stage", "diff", "check", "promote", "rollback", "status", "--help")
     assert [*found] == [f"{name}_s" for name in names]
     assert all(len(took) == 1 and took[0] > 0 for took in found.values())
+
+
+def test_the_latency_of_a_live_release_is_measured_at_the_pace_that_is_shipped(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SECONDS": 4.0, "WARM_UP_S": 1.0, "_IDLE_S": 0.5, "HISTORY": 2_000}.items():
+        monkeypatch.setattr(latency, name, value)
+    shipped = {name: Settings.model_fields[name].default for name in ("target_latency_s", "trigger_s")}
+    # raises if a record is not read
+    found = latency.measure(cluster.context(**shipped), 2, ["large-orders"])["large-orders"]
+    assert len(found["p50_ms"]) == 2 and min(found["batches_per_s"]) > 0
+    assert all(0 < half <= most for half, most in zip(found["p50_ms"], found["p99_ms"], strict=True))
 
 
 def test_a_long_registry_is_measured(cluster: Cluster) -> None:

@@ -1,6 +1,6 @@
 """Kills drivers at random moments in the middle of a transaction, and checks the ledger afterwards.
 
-Live and candidate drivers are killed while they hydrate, run and switch: 7 times by default. `SWITCHYARD_KILLS` is
+Live and candidate drivers are killed while they hydrate, run and switch: 8 times by default. `SWITCHYARD_KILLS` is
 the number of kills in each test, `SWITCHYARD_KILLS_SEED` seeds the moments. A kill counts only if the dead driver left
 a transaction open in Kafka.
 """
@@ -251,8 +251,8 @@ class Story:
         began = time.monotonic()
         drivers = Drivers(settings)
         old, new = f"{self.app}.v1", f"{self.app}.v2"
-        # a third while it hydrates, a third while it is live, the rest during switches
-        hydrating, live = max(1, self.kills * 2 // 5), max(1, self.kills * 3 // 10)
+        # two fifths while they hydrate, at least one of each release; a third while they are live, the rest in switches
+        hydrating, live = max(2, self.kills * 2 // 5), max(1, self.kills * 3 // 10)
         switching = self.kills - hydrating - live
         options = Options(seed=seed, per_second=self.rate)
         produce(settings, source_for(self.app, options), history=self.history)
@@ -463,7 +463,7 @@ def test_a_table_survives_kills_in_open_transactions(
 
 @pytest.mark.timeout(1200)
 @pytest.mark.long
-@pytest.mark.parametrize("kills", [int(KILLS or 3)])
+@pytest.mark.parametrize("kills", [int(KILLS or 4)])
 def test_a_stream_survives_kills_in_open_transactions(
     settings: Settings, spark: SparkSession, tmp_path: Path, kills: int
 ) -> None:

@@ -85,9 +85,9 @@ class Life:
 
 # an app of each kind that `shows` names
 SHAPES = (
-    Life(app="large-orders", records=5_000, at_least=100),
-    Life(app="shoe-store", records=5_000, per_second=50, at_least=9),
-    Life(app="stock-stats", records=5_000, at_least=400),
+    Life(app="large-orders", records=4_000, at_least=80),
+    Life(app="shoe-store", records=4_000, per_second=50, at_least=9),
+    Life(app="stock-stats", records=4_000, at_least=400),
     Life(app="not-viewing", records=4_000, at_least=100),
     Life(app="notification-counts", reads="not-viewing", at_least=50),
     Life(app="product-counter", records=4_000, at_least=3_000),
@@ -142,7 +142,7 @@ def cluster(running_broker: Settings, spark: SparkSession, tmp_path: Path) -> It
 
 @pytest.fixture
 def host(cluster: Cluster, tmp_path: Path) -> Iterator[Host]:
-    found = Host(cluster.settings.model_copy(update={"max_records_per_batch": SMALL // 2}), tmp_path)
+    found = Host(cluster.settings.model_copy(update={"max_records_per_batch": SMALL // 8}), tmp_path)
     yield found
     found.end()
 

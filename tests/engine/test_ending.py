@@ -20,6 +20,7 @@ class Spark:
         self.raises: Exception | None = None
         self.active = True
         self.lost: Exception | None = None
+        self.asked = threading.Event()
 
     def awaitTermination(self) -> None:
         assert self.end.wait(10)
@@ -30,6 +31,7 @@ class Spark:
     def isActive(self) -> bool:
         if self.lost is not None:
             raise self.lost
+        self.asked.set()
         return self.active
 
 
@@ -49,7 +51,7 @@ def test_a_call_that_fails_is_no_end() -> None:
     query.raises = Py4JNetworkError("no file is left")
     query.end.set()
     ending = Ending(query)
-    ending.wait(0.3)
+    assert query.asked.wait(10)
     assert not ending.is_over
     query.active = False
     until("it is not over", lambda: ending.is_over, 10)
