@@ -56,7 +56,7 @@ demo: setup ## a million trades, two versions, compared, switched and switched b
 demo-down: setup ## stop what `make demo` left running
 	@$(BIN)/python -m demo.down
 
-test: setup ## all tests except the long ones and those with a browser: about 9 minutes on 2 cores
+test: setup ## all tests except the long ones and those with a browser: about 10 minutes on 2 cores
 	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
 
 # only their user can read what Dagster and its runs write. Whoever can connect may do all that the user may: from
