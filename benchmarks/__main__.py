@@ -7,7 +7,8 @@
   a rollback.
 - `python -m benchmarks reset [--keys N]`: how long a reset takes until its replay may start.
 - `python -m benchmarks commands [--rounds N]`: how long commands take at the terminal.
-- `python -m benchmarks latency [--apps NAME ...] [--rounds N]`: how long a record waits until its results are committed, and what that costs.
+- `python -m benchmarks latency [--apps NAME ...] [--rounds N]`: how long a record waits until its results are committed,
+  and what that costs.
 - `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost.
 - `python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver or the broker was
   killed, and until a part that was deleted is named.

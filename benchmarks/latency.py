@@ -35,6 +35,8 @@ WARM_UP_S = 30.0
 HISTORY = 100_000
 _SLICE_S = 0.01
 _IDLE_S = 30.0
+# until what was sent last is committed
+_REST_S = 5.0
 
 
 class Sent(threading.Thread):
@@ -118,7 +120,7 @@ def latencies_s(
     return sorted(found)
 
 
-def measure(context: Context, rounds: int, apps: Sequence[str] = APPS) -> dict[str, Any]:
+def measure(context: Context, rounds: int, apps: Sequence[str]) -> dict[str, Any]:
     """App -> what its live release does with `PER_S` records a second, in each round of `SECONDS`.
 
     `p50_ms`, `p99_ms`: from the sending of a record until its results could be read. `batches_per_s`. `cores`: what the
@@ -152,14 +154,14 @@ def _measure_app(context: Context, app: str, rounds: int) -> dict[str, Any]:
             ended = time.time()
             cores = (cpu_s(leader) - used_s) / (ended - began)
             batches = sum(began <= at < ended for at, _ in committed.batches)
-            time.sleep(5)
+            time.sleep(_REST_S)
             waited = latencies_s(sent.at, [*committed.batches], began, ended)
             report["p50_ms"].append(round(1000 * waited[len(waited) // 2]))
             report["p99_ms"].append(round(1000 * waited[len(waited) * 99 // 100]))
             report["batches_per_s"].append(round(batches / (ended - began), 2))
             report["cores"].append(round(cores, 2))
         sent.stop()
-        time.sleep(5)
+        time.sleep(_REST_S)
         began, used_s = time.time(), cpu_s(leader)
         time.sleep(_IDLE_S)
         report["idle_cores"] = round((cpu_s(leader) - used_s) / (time.time() - began), 3)

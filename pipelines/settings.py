@@ -187,9 +187,10 @@ class Settings(BaseSettings):
         ge=0,
         allow_inf_nan=False,
         description="How long a record of a live release should wait for its results, on average. A driver pauses between "
-        "two batches for as long as this allows. If batches alone take longer, it does not pause, except after one of more "
-        "than 0.5 s: then it pauses for as long as the batch took, but for 1 s at most, and other drivers get the cores. "
-        "For a release that is not ready yet, the time is at least 0.5 s. With 0, no driver pauses for this setting. "
+        "two batches for as long as this allows. If a record waits longer even without pauses, there are none, except after a "
+        "batch of more than 0.5 s: then the driver pauses for as long as the batch took, but for 1 s at most, and other "
+        "drivers get the cores. For a release that is not ready yet, the target is at least 0.5 s. With 0, this setting "
+        "causes no pause. "
         "Raise it to save CPU, and disk on the brokers: each batch is a transaction.",
     )
     trigger_s: float = Field(

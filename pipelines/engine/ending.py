@@ -30,7 +30,7 @@ class Ending:
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until that is known of a query that has been stopped."""
+        """Waits until the end is known, for `timeout_s` at most."""
         self._over.wait(timeout_s)
 
     def _wait(self) -> None:

@@ -38,7 +38,7 @@ from pipelines.settings import Settings
 log = logging.getLogger("switchyard.driver")
 
 _POLL_S = 0.01
-# a query that has been stopped has ended already
+# how long it may take until the end of a stopped query is known
 _END_S = 5.0
 
 

@@ -4,7 +4,7 @@ Spark's worker waits for an answer to each request, five to nine times for a key
 it was done. This client reads them with the next one that says more. The JVM carries out the requests in their order, so
 each of them sees what was done before.
 
-The first thing that it sends is a secret: the JVM lets nothing else in (`jvm/LocalStateServer.scala`).
+It first sends a secret, without which the JVM refuses it (`jvm/LocalStateServer.scala`).
 """
 
 from __future__ import annotations

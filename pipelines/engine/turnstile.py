@@ -13,7 +13,7 @@ from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
 from pipelines.model.switch import pauses_by
 
-# between two batches, if Spark need not wait for records
+# Spark plans a batch in less time. A longer time between two batches is one without records
 _LONGEST_PLANNING_S = 0.25
 
 
@@ -195,8 +195,9 @@ class Turnstile:
         `full`: it has left records unread.
         """
         if self._budget is None:
-            # part of a batch, as a record waits for it, too. Where records are rare, it is the time without any instead
-            planning_s = min((*self._between_s, _LONGEST_PLANNING_S)) if self._between_s else 0.0
+            # a record waits for the planning of its batch, too. Between two batches, Spark may also wait for records: so
+            # the shortest of these times counts
+            planning_s = min(min(self._between_s, default=0.0), _LONGEST_PLANNING_S)
             batch_s = planning_s + self._timer() - began
             self._hurry.wait(max(0.0, self._pace.every_s(batch_s, full=full) - batch_s))
         with self._turn:

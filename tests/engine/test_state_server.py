@@ -93,7 +93,7 @@ def test_a_message_that_comes_in_two_parts_is_read_whole(spark: SparkSession) ->
     server.close()
 
 
-def test_what_is_no_worker_does_not_take_its_place(spark: SparkSession) -> None:
+def test_a_stranger_does_not_take_the_place_of_the_worker(spark: SparkSession) -> None:
     server = java_class(SOCKET)(1_000)
 
     def connect() -> socket.socket:

@@ -32,9 +32,9 @@ final class BatchRecords private (chunks: RDD[BatchRecords.Chunk], columns: Int,
   val rows: Long = written.map(_.rows).sum
 
   /**
-   * Sends all records that are not too large, in the order of each partition, and returns the others. `to`: JSON of `To`.
-   * Unless they are few, tasks send them. `inTurn`: one partition after the other; else at the same time. Throws `Failed` if a record can't be sent, or
-   * if not all are queued within `timeoutMs`.
+   * Sends all records that are not too large, in the order of each partition, and returns the others. The caller's thread
+   * sends a few bytes; otherwise, Spark's tasks send. `to`: JSON of `To`. `inTurn`: tasks send one partition after the other;
+   * else at the same time. Throws `Failed` if a record can't be sent, or if not all are queued within `timeoutMs`.
    */
   def send(producer: TransactionalProducer, to: String, inTurn: Boolean, timeoutMs: Long): Array[TooLarge] = {
     val partitions = written.indices.filter(written(_).rows > 0)

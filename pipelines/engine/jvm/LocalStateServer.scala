@@ -12,7 +12,7 @@ import scala.util.control.NonFatal
 import org.apache.spark.internal.Logging
 
 /**
- * The socket on which Spark gives an app in Python its state. Spark's own trait listens on all addresses, and lets in whoever
+ * The socket on which Spark gives an app in Python its state. Spark's own trait listens on all addresses, and accepts whoever
  * connects first; see LocalStateSocket. Python connects to localhost.
  */
 trait TransformWithStateInPandasPythonRunnerUtils extends Logging {
@@ -30,21 +30,21 @@ trait TransformWithStateInPandasPythonRunnerUtils extends Logging {
 }
 
 /**
- * Listens on the loopback address, and lets in only who knows the secret. Spark's server takes the first connection for that
- * of its worker. If anything else connects first, such as a Kafka client that looks for a broker which had this port before,
- * the worker would wait for an answer for ever.
+ * Listens on the loopback address, and accepts only clients that send the secret. Spark's server takes the first connection
+ * for that of its worker. If another client connected first, such as a Kafka client that looks for a broker which had this
+ * port before, the worker would wait for an answer for ever.
  *
  * Spark's server also takes what it reads at once for a whole message, but its buffered stream ends a read where nothing is
  * available yet, which may be in the middle of one. Here there is always more to wait for.
  */
 class LocalStateSocket(secretTimeoutMs: Int) extends ServerSocket(0, 50, InetAddress.getByName("127.0.0.1")) with Logging {
-  // a worker sends the secret as soon as it has connected; the time is for a machine that stands still meanwhile
+  // a worker sends the secret as soon as it has connected; the limit leaves time for a machine that stalls
   def this() = this(5000)
 
   override def accept(): Socket = {
     var socket = connected()
     while (!LocalStateSocket.admits(socket, secretTimeoutMs)) {
-      logWarning(s"something that is no worker connected to the state of an app, from port ${socket.getPort}; refused it")
+      logWarning(s"refused a connection to the state of an app: what came from port ${socket.getPort} is not the secret")
       try socket.close()
       catch { case _: IOException => }
       socket = connected()
@@ -64,7 +64,7 @@ class LocalStateSocket(secretTimeoutMs: Int) extends ServerSocket(0, 50, InetAdd
 }
 
 object LocalStateSocket {
-  // nothing else begins like this, so that what is no worker is refused at its first byte
+  // no other protocol begins like this, so a client of another one is refused at its first byte
   private val greeting = "switchyard "
 
   /** What a worker sends first. Workers know it from their environment. */
