@@ -14,8 +14,8 @@ from typing import Any
 from orchestration.operations.comparing.evidence import Comparison
 from orchestration.operations.context import Context
 from pipelines.kafka.client import await_connection, producer
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.offsets import end_of
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import PROGRESS, RESULT_TABLE, ensure_topic
 from pipelines.model.entries import (
     Carried,

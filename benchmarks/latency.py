@@ -21,8 +21,8 @@ from orchestration.sources.base import Options, Record, Source
 from orchestration.sources.catalog import source_for
 from orchestration.sources.run import produce
 from pipelines.kafka.client import producer
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.log import LogReader
-from pipelines.kafka.registry import now_ms
 from pipelines.model.names import progress_topic
 from pipelines.model.progress import read_progress
 from pipelines.processes import rss_bytes

@@ -23,8 +23,8 @@ from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused, Unavailable
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.progress import progress_history
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.names import progress_topic
 from pipelines.model.reset import Target

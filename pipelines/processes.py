@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -33,6 +34,19 @@ def rss_bytes(pid: int) -> int | None:
 def boot_id() -> str:
     """The id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def namespaces() -> str:
+    """The namespaces in which this process sees pids and start times; "" if its /proc shows those of another one. A
+    process of a container has others, on the same boot. Raises OSError if Linux doesn't say.
+    """
+    if os.readlink("/proc/self") != str(os.getpid()):
+        return ""
+    found = [os.readlink("/proc/self/ns/pid")]
+    # a time namespace moves start times; Linux before 5.6 has none
+    if os.path.lexists(time := "/proc/self/ns/time"):
+        found.append(os.readlink(time))
+    return " ".join(found)
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -98,11 +98,11 @@ def _row(entry: Entry | Unread) -> tuple[str, str, str, str]:
 def operations(as_json: Json = False) -> None:
     """List the operations under way."""
     from orchestration.operations.context import open_context
+    from orchestration.operations.journal import carrier_of
     from orchestration.operations.supervising.overview import open_operations
-    from pipelines.engine.lease import is_alive
 
-    settings = load_settings()
-    found = open_operations(open_context(settings, say=say))
+    context = open_context(load_settings(), say=say)
+    found = open_operations(context)
     if as_json:
         print_json([{"id": o.id, "releases": o.opened.releases, "owner": o.opened.actor,
                      "deadline_ms": o.opened.deadline_ms} for o in found])  # fmt: skip
@@ -114,10 +114,9 @@ def operations(as_json: Json = False) -> None:
         out(
             f"{operation.id}  started by {visible(operation.opened.actor)}; no other operation on {releases} until {until} UTC"
         )
-        at_it = operation.carrier
-        # a process on another host can't be seen from here
-        if at_it is not None and is_alive(at_it, settings) is not False:
-            out(f"  process {at_it.pid} on {visible(at_it.host)} carries it out")
+        at_it = carrier_of(context, operation)
+        if at_it is not None:
+            out(f"  {visible(at_it)} carries it out")
         else:
             out(
                 f"  nobody carries it out: `switchyard resume {operation.id}` finishes it, `switchyard abandon {operation.id}` ends it"

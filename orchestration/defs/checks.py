@@ -28,7 +28,6 @@ from orchestration.operations.planning.readiness import MAX_EVIDENCE_AGE_S
 from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.diff import diff
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
-from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App
 
 
@@ -145,6 +144,6 @@ def _compare(operations: Context, name: str, max_age_s: float) -> report.Metadat
     if live is None or live is release or not are_compared(release, live):
         return {}
     evidence = evidence_for(state, release, live)
-    if evidence is not None and (now_ms() - evidence.at_ms) / 1000 <= max_age_s:
+    if evidence is not None and (operations.now_ms() - evidence.at_ms) / 1000 <= max_age_s:
         return {}
     return report.of_comparison(diff(operations, name))

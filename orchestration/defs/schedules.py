@@ -22,7 +22,6 @@ from orchestration.operations.lifecycle import live_release
 from orchestration.operations.planning.clean import to_clean
 from orchestration.operations.procedures.refresh import to_refresh
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.registry import now_ms
 from pipelines.model.app import App
 from pipelines.model.registry import RegistryState
 from pipelines.model.switch import expired
@@ -107,7 +106,7 @@ def _when_due(
 
 def _overdue(context: Context) -> bool:
     state = context.registry.state()
-    return bool(expired(state, now_ms()) or to_clean(context, state))
+    return bool(expired(state, context.now_ms()) or to_clean(context, state))
 
 
 quality_checks_hourly = _when_due(

@@ -14,7 +14,6 @@ from orchestration.operations.context import Context
 from orchestration.operations.execute import execute as apply_plan
 from orchestration.operations.plans.plan import Plan
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.registry import now_ms
 from pipelines.model.names import split_release
 from pipelines.model.text import visible
 
@@ -68,7 +67,7 @@ def tag_run(context: RunContext, release: str) -> None:
 @contextmanager
 def verdicts_told(context: OpExecutionContext, operations: Context) -> Iterator[None]:
     """Reports the verdicts of the gate in this run as results of the asset checks, even if the operation fails."""
-    began_ms = now_ms()
+    began_ms = operations.now_ms()
     try:
         yield
     finally:

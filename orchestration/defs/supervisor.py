@@ -33,7 +33,6 @@ from orchestration.operations.supervising import turns as supervision
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.offsets import end_offsets, first_offsets
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import topic_names
 from pipelines.model.registry import RegistryState
 from pipelines.model.text import visible
@@ -161,7 +160,7 @@ def supervisor_sensor(topics: Sequence[str], apps: Sequence[str]) -> SensorDefin
 def _turn(
     context: SensorEvaluationContext, operations: Context, alerts: Alerts, topics: Sequence[str], apps: Sequence[str]
 ) -> SensorResult:
-    first, memory, now = context.cursor is None, Memory.of(context.cursor), now_ms()
+    first, memory, now = context.cursor is None, Memory.of(context.cursor), operations.now_ms()
     # each start is a Dagster run of its own, which keeps the start's messages
     done = supervision.turn(
         operations,

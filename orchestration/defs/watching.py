@@ -23,7 +23,6 @@ from orchestration.defs.resources import Alerts, Platform
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.supervising.alerts import RunFailed
 from pipelines.errors import SwitchyardError
-from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import RegistryState
 from pipelines.model.text import visible
 
@@ -70,7 +69,7 @@ def watch_after_promotion(context: SensorEvaluationContext, platform: Platform) 
     try:
         with platform.open(context.log.info) as operations:
             state = operations.registry.state()
-            watches = to_watch(state, now_ms(), _FOR_S)
+            watches = to_watch(state, operations.now_ms(), _FOR_S)
     except SwitchyardError as error:
         return SkipReason(visible(str(error), lines=True))
     if not watches:

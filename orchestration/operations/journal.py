@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import refuse_blocked
@@ -10,11 +11,13 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.generations import AppendGeneration, BeginGeneration
 from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.plans.stages.switching import AppendSwitch
-from pipelines.engine.lease import is_alive, this_process
+from orchestration.operations.reading import Reading
+from pipelines.engine.lease import carried_by, is_alive, this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.kafka.registry import Registry, now_ms
+from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Carried, Closed, Entry, Holder, Opened
 from pipelines.model.registry import Operation, RegistryState
+from pipelines.model.signs import Sign
 from pipelines.model.switch import abortion, emptying, expired
 from pipelines.model.unread import refuse_unread
 
@@ -43,16 +46,18 @@ def aborting(state: RegistryState, operation_id: str, reason: str | None) -> lis
 def expire(registry: Registry) -> RegistryState:
     """Ends operations that are past their deadline; writes nothing if there are none."""
     state = registry.state()
-    if expired(state, now_ms()):
-        state = registry.step(lambda s: expired(s, now_ms()), reason="deadline passed")
+    # most often nothing is open: then nobody has to ask for the time
+    if any(operation.closed is None for operation in state.operations.values()) and expired(state, registry.now_ms()):
+        state = registry.step(lambda s: expired(s, registry.now_ms()), reason="deadline passed")
     return state
 
 
 def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryState:
     """Opens the plan's operation, or resumes it if it is already open. `also`: entries to write in the same step.
 
-    Raises Refused while another operation is under way on one of its releases, and while another process of this host
-    carries this one out. From one of another host, which may have died, it is taken over: that one does nothing more.
+    Raises Refused while another operation is under way on one of its releases, and while another process carries this one
+    out: that lives, or may live and has given a sign of life in the last `lease_timeout_s`. From any other it is taken
+    over: that one does nothing more.
     """
     mine = this_process(context.settings)
     carried = Carried(id=plan.id, holder=mine)
@@ -60,7 +65,8 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
     def decide(state: RegistryState) -> Sequence[Entry]:
         for release in plan.releases:
             refuse_unread(state.not_understood(release), release)
-        entries = expired(state, now_ms())
+        now_ms = context.now_ms()
+        entries = expired(state, now_ms)
         closed = {e.id for e in entries if isinstance(e, Closed)}
         for release in plan.releases:
             other = state.blocking(release)
@@ -72,12 +78,12 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
         if known is not None:
             if known.closed is not None:
                 raise Refused(f"{plan.id} is already over: {_how_it_ended(known.closed)}", fix=plan.again)
-            carrier = known.carrier
-            if carrier == mine:
+            if known.carrier == mine:
                 return entries
-            if carrier is not None and is_alive(carrier, context.settings):
+            at_it = carrier_of(context, known)
+            if at_it is not None:
                 raise Refused(
-                    f"process {carrier.pid} on {carrier.host} is carrying out {plan.id}",
+                    f"{at_it} is carrying out {plan.id}",
                     fix=f"wait for it, `switchyard operations` shows it; or stop that process, then `switchyard resume {plan.id}`",
                 )
             return [*entries, carried]
@@ -86,12 +92,22 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
             name=plan.operation.value,
             releases=plan.releases,
             alias=plan.alias,
-            deadline_ms=now_ms() + int(plan.deadline_s * 1000),
+            deadline_ms=now_ms + int(plan.deadline_s * 1000),
             plan=plan.for_journal(),
         )
         return [*entries, opened, carried, *also]
 
     return context.registry.step(decide, op=plan.id, reason=plan.reason)
+
+
+def carrier_of(context: Reading, operation: Operation) -> str | None:
+    """Who carries out an operation, in words, as `carried_by`. Raises Unavailable without a broker."""
+    carrier = operation.carrier
+    # what is proven needs no sign
+    if carrier is not None and is_alive(carrier) is None:
+        context.beats()
+    sign_ms = context.registry.heartbeats.sign_ms(carrier) if carrier is not None else None
+    return carried_by(operation, sign_ms, context.settings, at_ms=context.now_ms())
 
 
 def _refuse_changed(state: RegistryState, plan: Plan) -> None:
@@ -129,8 +145,8 @@ def refuse_other_generation(state: RegistryState, stage: BeginGeneration, plan: 
 
 
 def finish(context: Context, plan: Plan, detail: str = "") -> None:
-    """Closes the operation as done, if it is open."""
-    _close(context, plan.id, "done", detail)
+    """Closes the operation as done, if it is open and this process carries it out."""
+    _close(context, plan.id, "done", detail, only_by=this_process(context.settings))
 
 
 def fail(context: Context, plan_id: str, error: BaseException, also: Sequence[Entry] = ()) -> None:
@@ -205,14 +221,16 @@ def journaled(
     stays_open: Callable[[RegistryState], bool] = lambda _: False,
     give_up: Sequence[Entry] = (),
 ) -> None:
-    """Opens the operation, does `work`, and closes it. If `work` raises, Ctrl-C included, it is closed as failed.
+    """Opens the operation, does `work`, and closes it. If `work` raises, Ctrl-C included, it is closed as failed. Meanwhile
+    it gives signs of life, so that no process of another host takes the operation over.
 
     `stays_open`: whether, by the registry, the operation has gone too far to be closed and must be resumed or
     abandoned. `give_up`: entries for the step that closes it as failed.
     """
     begin(context, plan, also)
     try:
-        work()
+        with _signs_of_life(context, plan.id):
+            work()
     except BaseException as error:
         state = context.registry.state()
         if not stays_open(state):
@@ -222,6 +240,11 @@ def journaled(
             error.fix = f"{error.fix}; {resume}" if error.fix else resume
         raise
     finish(context, plan)
+
+
+def _signs_of_life(context: Context, plan_id: str) -> AbstractContextManager[object]:
+    context.registry.ensure_heartbeats()
+    return context.registry.signs_of_life(Sign(op=plan_id, holder=this_process(context.settings)))
 
 
 def _is_left(context: Context, state: RegistryState, plan_id: str) -> bool:

@@ -10,7 +10,6 @@ from pipelines.engine.lease import held_by
 from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.progress import newest_progress
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import Entry
 from pipelines.model.missing import InputNow
 from pipelines.model.progress import Heartbeat, Progress
@@ -63,6 +62,8 @@ class ReadingRegistry(Protocol):
     @property
     def known(self) -> RegistryState: ...
 
+    def now_ms(self) -> int: ...
+
     def state(self) -> RegistryState: ...
 
     def history(self) -> Iterator[Entry | Unread]: ...
@@ -81,10 +82,16 @@ class Reading:
         """The cluster that the registry is on, for everything else."""
         return self.registry.cluster
 
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, by the broker's clock. Times in the registry are compared with this one only: other
+        hosts have written them.
+        """
+        return self.registry.now_ms()
+
     def state_for_planning(self) -> RegistryState:
         """The registry as if operations past their deadline had been ended. Plans are made on this."""
         state = self.registry.state()
-        return fold(state, expired(state, now_ms()))
+        return fold(state, expired(state, self.now_ms()))
 
     def holder(self, release: Release) -> str | None:
         """Who runs a release, in words; None: nobody."""
@@ -92,7 +99,7 @@ class Reading:
 
     def holder_by(self, release: Release, beats: Mapping[str, Heartbeat]) -> str | None:
         """The same, by heartbeats that are already known."""
-        return held_by(release, beats.get(release.name), self.settings, at_ms=now_ms())
+        return held_by(release, beats.get(release.name), self.settings, at_ms=self.now_ms())
 
     def progress(self, release: str) -> Progress | None:
         """The newest progress record of a release. Raises as `newest_progress` does."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from confluent_kafka.admin import AdminClient
 
 from pipelines.kafka.client import admin
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.offsets import end_offsets, offsets_at
-from pipelines.kafka.registry import now_ms
 from pipelines.model.history import between, portion, share
 from pipelines.model.limits import Limits
 from pipelines.model.positions import SourcePosition

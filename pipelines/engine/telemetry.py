@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from pipelines.engine.heart import PROBE_TIMEOUT_S, Probe
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.query import Query
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.offsets import end_of
-from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Counts, Flagging, Heartbeat, Pausing, Progress
 from pipelines.processes import rss_bytes

@@ -80,7 +80,7 @@ def _driver(app: str, inputs: Sequence[str], upstream: Sequence[str]) -> Iterabl
     yield _transaction(REGISTRY_TOPIC, "each step of the registry has one writer")
     yield _topic(SNAPSHOTS_TOPIC, "Read", "a fast start if the registry is long")
     yield _topic(HEARTBEATS_TOPIC, "Read", "who runs the release; how far the other driver has read")
-    yield _topic(HEARTBEATS_TOPIC, "Write", "its heartbeat")
+    yield _topic(HEARTBEATS_TOPIC, "Write", "its heartbeat; to ask the broker for the time")
     for name in inputs:
         yield _topic(name, "Read", "the input")
     for name in upstream:
@@ -105,7 +105,8 @@ def _operator(
     yield _topic(SNAPSHOTS_TOPIC, "Write", "snapshots, which others read as its state")
     yield _transaction(SNAPSHOTS_TOPIC, "a snapshot is written whole or not at all")
     yield _topic(HEARTBEATS_TOPIC, "Create", "the first operation on a cluster")
-    yield _topic(HEARTBEATS_TOPIC, "Read", "the state of drivers")
+    yield _topic(HEARTBEATS_TOPIC, "Read", "the state of drivers; who carries out an operation")
+    yield _topic(HEARTBEATS_TOPIC, "Write", "its signs of life; to ask the broker for the time")
     for name in inputs:
         yield from _input(name)
     for name in upstream:

@@ -1,4 +1,7 @@
-"""Heartbeats: one small record per driver and second. Readers get the newest one per release."""
+"""Heartbeats: one small record per driver and second. Readers get the newest one per release.
+
+Among them are the signs of life of processes that carry out operations: records without a value.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ import time
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pipelines.kafka.client import drain, once_led
+from pipelines.kafka.clock import BrokerClock
 from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import LED_S, NO_TOPIC, LogReader
 from pipelines.kafka.topics import partition_count
+from pipelines.model.entries import Holder
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat, read_heartbeat
+from pipelines.model.signs import read_sign
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -33,18 +39,22 @@ def latest_heartbeats(settings: Settings, *, window_s: float = 60.0, now_ms: int
 class Heartbeats:
     """What drivers have said of themselves. Each call reads only the records since the previous one.
 
-    `kept`: the consumer of all calls. Without it each call makes one, and only one thread may call.
+    `kept`: the consumer of all calls. Without it each call makes one, and only one thread may call. `clock`: tells what
+    time it is now, by the clock that stamps the records.
     """
 
-    def __init__(self, settings: Settings, kept: Kept | None = None) -> None:
+    def __init__(self, settings: Settings, kept: Kept | None = None, clock: BrokerClock | None = None) -> None:
         self._settings = settings
         self._kept = kept
+        self._clock = clock or BrokerClock(settings)
         # the next offset to read; None: nothing is read yet
         self._next: int | None = None
         # all records since this time are read; until when; the highest time of a record so far
         self._since_ms, self._read_ms, self._last_ms = 0, 0, 0
         # (release, token) -> that driver's newest heartbeat, and its time
         self._newest: dict[tuple[str, int], tuple[int, Heartbeat]] = {}
+        # a process that carries out an operation -> the time of its newest sign of life
+        self._signs: dict[Holder, int] = {}
         # the times of records that can't be read
         self._unread_ms: list[int] = []
 
@@ -53,13 +63,19 @@ class Heartbeats:
         """How many records of the last call's window this version can't read."""
         return len(self._unread_ms)
 
+    def sign_ms(self, holder: Holder) -> int | None:
+        """When `holder` last said that it carries out an operation, in ms by the broker's clock; None: not in the time that
+        the last call read.
+        """
+        return self._signs.get(holder)
+
     def latest(self, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
         """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds.
 
-        Its time is the broker's if the topic's records carry that, otherwise the driver's own. Raises Unavailable
-        without a broker.
+        `now_ms`: the broker's time; None: it is asked. A heartbeat's time is the broker's if the topic's records carry that,
+        otherwise the driver's own. Raises Unavailable without a broker.
         """
-        until_ms = now_ms or time.time_ns() // 1_000_000
+        until_ms = now_ms or self._clock.now_ms()
         from_ms = until_ms - int(window_s * 1000)
         try:
             return reading(self._settings, self._kept, lambda client: self._latest(client, from_ms, until_ms))
@@ -74,6 +90,7 @@ class Heartbeats:
         if offset is None:
             self._next, self._since_ms, self._last_ms = None, from_ms, 0
             self._newest.clear()
+            self._signs.clear()
             self._unread_ms.clear()
             offset = self._first_offset_since(client, from_ms, deadline)
         if offset is None:
@@ -146,6 +163,9 @@ class Heartbeats:
         self._last_ms = max(self._last_ms, at_ms)
         value = message.value()
         if value is None:
+            sign = read_sign(message.key())
+            if sign is not None:
+                self._signs[sign.holder] = at_ms
             return
         beat = _parsed(value)
         if beat is None:
@@ -159,6 +179,7 @@ class Heartbeats:
     def _forget_before(self, at_ms: int) -> None:
         self._since_ms = max(self._since_ms, at_ms)
         self._newest = {key: each for key, each in self._newest.items() if each[0] >= at_ms}
+        self._signs = {holder: each_ms for holder, each_ms in self._signs.items() if each_ms >= at_ms}
 
 
 def _left_s(deadline: float) -> float:

@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from pipelines.kafka.client import require_broker
+from pipelines.kafka.clock import BrokerClock
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.failures import unavailable
 from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.log import Aside, FencedWriter, LogReader, Record
 from pipelines.kafka.offsets import end_of
+from pipelines.kafka.signs import SignsOfLife
 from pipelines.kafka.snapshots import Folding, newest_snapshot, write_snapshot
 from pipelines.kafka.topics import APPEND_ONLY, HEARTBEATS, refuse_without_registry
 from pipelines.model.entries import ASIDE, Entry, encode, read
 from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC
 from pipelines.model.parts import AnotherRegistry, refuse_cut
 from pipelines.model.registry import RegistryState
+from pipelines.model.signs import Sign
 from pipelines.model.unread import Unread
 from pipelines.settings import Settings, get_settings
 
@@ -27,11 +30,6 @@ from pipelines.settings import Settings, get_settings
 _PROVE_S = 5.0
 
 Decide = Callable[[RegistryState], Sequence[Entry]]
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch, by this machine's clock."""
-    return time.time_ns() // 1_000_000
 
 
 class Registry:
@@ -55,7 +53,8 @@ class Registry:
         self.cluster = Cluster(self.settings, require_broker(self.settings))
         # for what the holder of this registry reads beside it: progress and heartbeats
         self.kept = Kept(self.settings)
-        self.heartbeats = Heartbeats(self.settings, self.kept)
+        self.broker_clock = BrokerClock(self.settings)
+        self.heartbeats = Heartbeats(self.settings, self.kept, self.broker_clock)
         self._clock = clock
         self._reader: LogReader | None = None
         self._folding = Folding()
@@ -76,6 +75,7 @@ class Registry:
 
     def close(self) -> None:
         self.kept.close()
+        self.broker_clock.close()
         if self._reader is not None:
             self._reader.close()
 
@@ -83,6 +83,16 @@ class Registry:
     def known(self) -> RegistryState:
         """The state as last read, without asking the broker."""
         return self._folding.state
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, by the broker's clock: to be compared with times in the registry. Raises as
+        `BrokerClock.now_ms` does.
+        """
+        return self.broker_clock.now_ms()
+
+    def signs_of_life(self, sign: Sign) -> SignsOfLife:
+        """Sends `sign` again and again while it is entered; see `SignsOfLife`."""
+        return SignsOfLife(self.broker_clock, sign, self.settings.heartbeat_s)
 
     @property
     def topic_id(self) -> str | None:
@@ -207,7 +217,7 @@ class Registry:
     def _stamp(self, entry: Entry, op: str | None, reason: str | None) -> Entry:
         return entry.model_copy(
             update={
-                "at_ms": entry.at_ms or now_ms(),
+                "at_ms": entry.at_ms or self.now_ms(),
                 "actor": entry.actor or self.actor,
                 "op": entry.op or op,
                 "reason": entry.reason or reason,

@@ -46,7 +46,8 @@ Via = Literal["dagster"]
 
 
 class Entry(Frozen):
-    """The fields of every entry. `at_ms`: milliseconds since the epoch by the writer's clock.
+    """The fields of every entry. `at_ms`: milliseconds since the epoch by the broker's clock, as its writer knew it. Earlier
+    builds wrote the time of their own clock.
 
     A field with its default value isn't written, so that an older version can read the entry. So a default never
     changes. A kind whose fields change in any other way gets the next `schema_version`.
@@ -270,12 +271,15 @@ class WantedSet(Entry):
 
 
 class Holder(Frozen):
-    """A process that holds a lease. `started`: its start time as the kernel counts it, as pids are reused."""
+    """A process that holds a lease or carries out an operation. `started`: its start time as the kernel counts it, as pids
+    are reused. `namespaces`: those in which its pid means something; entries of earlier builds don't say it.
+    """
 
     host: str
     boot_id: str
     pid: int
     started: int
+    namespaces: str = ""
 
 
 class LeaseTaken(Entry):

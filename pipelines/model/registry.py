@@ -195,10 +195,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An operation, open or closed."""
+    """An operation, open or closed. `carrier`: the process that carries it out, since `carried_ms`."""
 
     opened: Opened
     carrier: Holder | None = None
+    carried_ms: int = 0
     align: AlignOrdered | None = None
     mark: MarkOrdered | None = None
     aborted: bool = False
@@ -554,7 +555,7 @@ def _apply(draft: _Draft, entry: Entry | Unread) -> None:
         case Opened():
             draft.table("operations")[entry.id] = Operation(opened=entry)
         case Carried(id=op):
-            draft.operation(op, carrier=entry.holder)
+            draft.operation(op, carrier=entry.holder, carried_ms=entry.at_ms)
         case Proposed():
             draft.propose(entry)
         case Closed():

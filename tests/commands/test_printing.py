@@ -28,6 +28,7 @@ from orchestration.operations.plans.plan import Plan, Table
 from orchestration.operations.procedures.wait import Hydration
 from pipelines.errors import Refused
 from pipelines.follow import LiveRecord
+from pipelines.kafka.clock import now_ms
 from pipelines.logs import VisibleFormatter
 from pipelines.model.entries import Carried, Closed, Holder, Opened, StateSet
 from tests.operations.builders import Log, context_of, staged
@@ -149,7 +150,9 @@ def test_what_the_registry_says_starts_no_line(
     opened = Opened(id=PLAN.id, name="reset", releases=PLAN.releases, deadline_ms=2**60, plan=PLAN.for_journal(),
                     actor="ada\nno operation is under way")  # fmt: skip
     carried = Carried(
-        id=PLAN.id, holder=Holder(host="far away\nno operation is under way", boot_id="b", pid=1, started=2)
+        id=PLAN.id,
+        holder=Holder(host="far away\nno operation is under way", boot_id="b", pid=1, started=2),
+        at_ms=now_ms(),
     )
     log = Log(
         *staged("a.v1"), opened, carried, StateSet(release="a.v1", state="failed", reason="lost\na.v1: all is well")

@@ -309,7 +309,7 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
     class Held(Platform):
         @contextmanager
         def open(self, say: Say, spark: object = None) -> Iterator[Context]:
-            registry = SimpleNamespace(state=lambda: fold(RegistryState(), entries), step=step)
+            registry = SimpleNamespace(state=lambda: fold(RegistryState(), entries), step=step, now_ms=lambda: 2)
             yield SimpleNamespace(registry=registry)  # type: ignore[misc]
 
     def step(decide: Callable[[RegistryState], Sequence[Entry]], **_: object) -> RegistryState:
@@ -461,7 +461,7 @@ class Recording(Platform):
     @contextmanager
     def open(self, say: Say, spark: object = None) -> Iterator[Context]:
         assert isinstance(spark, SparkResource), "an approval may have to compare again"
-        yield SimpleNamespace(registry=SimpleNamespace(known=RegistryState()))  # type: ignore[misc]
+        yield SimpleNamespace(registry=SimpleNamespace(known=RegistryState()), now_ms=lambda: 2)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("execute", [False, True])
@@ -494,7 +494,7 @@ def test_a_promotion_by_plan_is_told_all_that_the_run_was_given(monkeypatch: pyt
     class Open(Platform):
         @contextmanager
         def open(self, say: Say, spark: object = None) -> Iterator[Context]:
-            yield SimpleNamespace(registry=SimpleNamespace(known=RegistryState()))  # type: ignore[misc]
+            yield SimpleNamespace(registry=SimpleNamespace(known=RegistryState()), now_ms=lambda: 2)  # type: ignore[misc]
 
     def plan_approved(_: Context, plan: str, **options: Any) -> None:
         asked.update(options, plan=plan)
@@ -523,7 +523,7 @@ def test_where_one_check_can_not_be_run_the_others_are(monkeypatch: pytest.Monke
             found = {app: SimpleNamespace(name=name, spec=SimpleNamespace(suites={"": "all"})) for name, app in names}
             state = SimpleNamespace(chains=dict.fromkeys(found), found=found)
             registry = SimpleNamespace(state=lambda: state, known=RegistryState())
-            yield SimpleNamespace(registry=registry)  # type: ignore[misc]
+            yield SimpleNamespace(registry=registry, now_ms=lambda: 2)  # type: ignore[misc]
 
     def run_gate(_: Context, name: str) -> Any:
         if name == "sums.v1":
@@ -556,7 +556,7 @@ def test_the_watch_sends_the_alerts_of_the_operation_and_no_line_that_is_said(mo
     class Open(Platform):
         @contextmanager
         def open(self, say: Say, spark: object = None) -> Iterator[Context]:
-            yield SimpleNamespace(say=say, registry=SimpleNamespace(known=RegistryState()))  # type: ignore[misc]
+            yield SimpleNamespace(say=say, registry=SimpleNamespace(known=RegistryState()), now_ms=lambda: 2)  # type: ignore[misc]
 
     monkeypatch.setattr(jobs.watch, "watch", watch)
     monkeypatch.setattr(alerting, "send", lambda *found, webhook_url: sent.extend(found))

@@ -119,7 +119,7 @@ def _kill_beyond(cluster: Cluster, name: str, other: str) -> None:
     lease = cluster.state.releases[name].lease
     assert lease is not None and lease.holder.pid != os.getpid()
     os.kill(lease.holder.pid, signal.SIGKILL)
-    cluster.until(f"the death of {name} goes unnoticed", lambda: is_alive(lease.holder, cluster.settings) is False)
+    cluster.until(f"the death of {name} goes unnoticed", lambda: is_alive(lease.holder) is False)
     end = committed(cluster.settings, name).boundary.position
     cluster.until(f"{other} falls behind", lambda: committed(cluster.settings, other).boundary.position.dominates(end))
 

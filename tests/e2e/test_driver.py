@@ -31,10 +31,10 @@ from orchestration.sources import Options
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.lease import held_by
 from pipelines.kafka.client import await_connection, consumer, producer
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.offsets import end_offsets, group_offsets
 from pipelines.kafka.progress import newest_progress
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.names import dead_letter_topic, result_topic
 from pipelines.settings import Settings

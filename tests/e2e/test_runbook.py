@@ -36,9 +36,9 @@ from orchestration.operations.procedures.wait import wait_ready
 from pipelines.engine.checkpoint import release_folder
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin, producer
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.offsets import end_offsets
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.model.entries import Entry, GenerationStarted, WantedSet
 from pipelines.model.reset import Target

@@ -47,7 +47,6 @@ def allows(found: tuple[Right, ...], resource: str, name: str, operation: str) -
         ("operator", "topic", "trades", "Write"),
         ("operator", "topic", "trades", "Delete"),
         ("operator", "topic", "stock-stats.v1.g1", "Write"),
-        ("operator", "topic", "switchyard.heartbeats", "Write"),
         ("operator", "topic", "switchyard.registry", "Delete"),
         ("operator", "group", "my-service", "Read"),
         ("follower", "topic", "trades", "Read"),

@@ -39,6 +39,9 @@ class Message:
     def timestamp(self) -> tuple[int, int]:
         return TIMESTAMP_CREATE_TIME, self.time_ms
 
+    def key(self) -> bytes | None:
+        return None
+
     def value(self) -> bytes | None:
         return self.content
 

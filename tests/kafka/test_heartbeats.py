@@ -9,9 +9,9 @@ import pytest
 
 from pipelines.kafka import heartbeats
 from pipelines.kafka.client import producer
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.heartbeats import Heartbeats, latest_heartbeats
 from pipelines.kafka.kept import Kept
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import HEARTBEATS, delete_topics, ensure_topic
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat, read_heartbeat

@@ -119,7 +119,7 @@ STAGE_NAMES = [
 # texts and keys that become no path, topic, group, module or command: they are compared, shown, or given to the app
 FREE = {
     "actor", "reason", "detail", "name", "failures", "outcomes", "outcomes{}", "docs", "plan{}", "facts{}", "summary{}", "host",
-    "boot_id", "error", "state", "avro", "comparable", "correction", "key", "platform", "schema_ddl", "watermark", "settings{}",
+    "boot_id", "namespaces", "error", "state", "avro", "comparable", "correction", "key", "platform", "schema_ddl", "watermark", "settings{}",
     "topic_id", "inputs", "own", "inputs{}", "static_tables{}", "sources{}",
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,12 +13,14 @@ from orchestration.operations.context import Context
 from orchestration.operations.procedures.examine import ChecksFailed
 from orchestration.operations.trials import Check
 from pipelines.engine.code import FrozenCode
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import (
     Entry,
     EvidenceRecorded,
     GenerationStarted,
+    Holder,
     InputSpec,
     Promoted,
     ReleaseSpec,
@@ -27,8 +30,9 @@ from pipelines.model.entries import (
 )
 from pipelines.model.missing import InputNow
 from pipelines.model.positions import ResultPosition, SourcePosition
-from pipelines.model.progress import Boundary, Progress
+from pipelines.model.progress import Boundary, Heartbeat, Progress
 from pipelines.model.registry import RegistryState, Release, fold
+from pipelines.model.signs import Sign
 from pipelines.settings import Settings
 
 NOWHERE = ResultPosition(topics={})
@@ -149,6 +153,20 @@ class Kafka:
         return self.end
 
 
+class Heard(Heartbeats):
+    """No driver is heard. `signs`: a process that carries out an operation -> the time of its newest sign of life."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings())
+        self.signs: dict[Holder, int] = {}
+
+    def latest(self, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
+        return {}
+
+    def sign_ms(self, holder: Holder) -> int | None:
+        return self.signs.get(holder)
+
+
 class Log:
     """A registry of this process alone: every step is taken, its entries are kept."""
 
@@ -158,17 +176,23 @@ class Log:
     def __init__(self, *entries: Entry) -> None:
         self.entries = list(entries)
         self.cluster = Kafka()
-        self.heartbeats = Heartbeats(Settings())
+        self.heartbeats = Heard()
 
     @property
     def known(self) -> RegistryState:
         return fold(RegistryState(), self.entries)
+
+    def now_ms(self) -> int:
+        return now_ms()
 
     def state(self, *, snapshots: bool = True) -> RegistryState:
         return self.known
 
     def history(self) -> Iterator[Entry]:
         return iter(self.entries)
+
+    def signs_of_life(self, sign: Sign) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def poll(self, timeout_s: float) -> bool:
         return False

@@ -7,13 +7,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from orchestration.commands.show import show_plan
 from orchestration.operations import journal
+from orchestration.operations.applying import work
 from orchestration.operations.applying.applier import Applier
+from orchestration.operations.applying.work import Work
 from orchestration.operations.context import Context
 from orchestration.operations.execute import _as_before, _run_again, execute
 from orchestration.operations.execute import abandon as end
@@ -119,7 +121,7 @@ def test_one_process_at_a_time_carries_an_operation_out() -> None:
     assert len(log.entries) == length, "the same process goes on"
 
 
-def test_one_of_another_host_is_taken_over_and_does_nothing_more() -> None:
+def test_one_of_another_host_that_is_silent_is_taken_over_and_does_nothing_more() -> None:
     """Whether it lives can't be known, and the operation must not wait for it for ever."""
     log = under_way()
     log.entries.append(Carried(id=PLAN.id, holder=ELSEWHERE))
@@ -131,6 +133,76 @@ def test_one_of_another_host_is_taken_over_and_does_nothing_more() -> None:
     with before_stage(Want, lambda: log.entries.append(Carried(id=PLAN.id, holder=ELSEWHERE))), pytest.raises(Refused):
         Applier(context_of(log), PLAN).run()
     assert not any(isinstance(entry, WantedSet) for entry in log.entries)
+
+
+class Hosts:
+    """Two hosts with one registry, whose clock is the broker's. In all else they look the same, as clones do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log = under_way()
+        self.now_ms = 1_000_000
+        self.here = "a"
+        monkeypatch.setattr(self.log, "now_ms", lambda: self.now_ms)
+        for module in (journal, work):
+            monkeypatch.setattr(module, "this_process", lambda _: self.process(self.here))
+
+    def process(self, host: str) -> Holder:
+        return Holder(host="clone", boot_id=f"boot of {host}", pid=7, started=1, namespaces="pid:[1]")
+
+    def resumes(self, host: str) -> bool:
+        """Whether `host` may carry the operation out now."""
+        self.here = host
+        try:
+            journal.begin(context_of(self.log), PLAN)
+        except Refused as error:
+            assert error.what.startswith("process 7 on clone, last sign of life ") and "carrying out" in error.what
+            return False
+        # the registry stamps it
+        self.log.entries[-1] = self.log.entries[-1].model_copy(update={"at_ms": self.now_ms})
+        return True
+
+    def gives_a_sign(self, host: str) -> None:
+        self.log.heartbeats.signs[self.process(host)] = self.now_ms
+
+
+def test_of_two_hosts_that_resume_an_operation_one_carries_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = Hosts(monkeypatch)
+    assert hosts.resumes("a") and not hosts.resumes("b")
+    for _ in range(60):
+        hosts.now_ms += 1_000
+        hosts.gives_a_sign("a")
+        assert not hosts.resumes("b")
+    # from here on, the first host is silent
+    hosts.now_ms += 14_000
+    assert not hosts.resumes("b")
+    hosts.now_ms += 1_000
+    assert hosts.resumes("b")
+    # it wakes up: it changes nothing, and ends nothing
+    hosts.here = "a"
+    for late in (
+        lambda: Applier(context_of(hosts.log), PLAN).run(),
+        lambda: hosts.resumes("a") or Work(context_of(hosts.log), PLAN).now(),
+    ):
+        with pytest.raises(Refused, match="process 7 on clone has taken over reset-1"):
+            late()
+    journal.finish(context_of(hosts.log), PLAN)
+    journal.fail(context_of(hosts.log), PLAN.id, SwitchyardError("too late"))
+    assert hosts.log.state().operations[PLAN.id].closed is None
+    hosts.here = "b"
+    journal.finish(context_of(hosts.log), PLAN)
+    assert hosts.log.state().operations[PLAN.id].closed is not None
+
+
+def test_a_host_whose_clock_is_wrong_ends_no_operation_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = under_way()
+    log.entries[-1] = Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=60_000)
+    # the clock of this host is years past the deadline
+    monkeypatch.setattr(log, "now_ms", lambda: 59_999)
+    assert journal.expire(cast(Any, log)).operations[PLAN.id].closed is None
+    assert context_of(log).state_for_planning().operations[PLAN.id].closed is None
+    monkeypatch.setattr(log, "now_ms", lambda: 60_001)
+    closed = journal.expire(cast(Any, log)).operations[PLAN.id].closed
+    assert closed is not None and closed.outcome == "expired"
 
 
 def test_an_operation_that_was_ended_does_nothing_more() -> None:

@@ -21,7 +21,7 @@ from orchestration.operations.planning.reset.plan import plan_reset
 from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.plans.positions import PositionOptions
 from pipelines.errors import Refused
-from pipelines.kafka.registry import now_ms
+from pipelines.kafka.clock import now_ms
 from pipelines.model.reset import Target
 from pipelines.settings import Settings
 from tests.reset.world import PARTITIONS, Following, World, ends, folded, following, reader_of, world_of

@@ -25,7 +25,7 @@ from pipelines.kafka.failures import forbidden
 from pipelines.kafka.login import java_properties
 from pipelines.kafka.offsets import end_offsets, group_offsets
 from pipelines.kafka.topics import delete_topics, ensure_topic, partition_count
-from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, dead_letter_topic
+from pipelines.model.names import REGISTRY_TOPIC, dead_letter_topic
 from tests.reset.world import HEAD
 from tests.security.access import allow, as_asked, asked_by, binding, bindings_of
 from tests.security.guarded import ADMIN, PLANTED, Guarded
@@ -202,7 +202,6 @@ RESULT, INPUT, RELEASE = "{app}.v1.g1", "numbers-of-{app}", "{app}.v1"
         ("operator", writes(INPUT)),
         ("operator", deletes(INPUT)),
         ("operator", creates("another-app.v1.g1")),
-        ("operator", writes(HEARTBEATS_TOPIC)),
         ("operator", deletes(REGISTRY_TOPIC)),
         ("operator", commits("{app}-readers")),
         ("follower", reads(INPUT)),

@@ -126,6 +126,7 @@ def compare_generations(work: Work, stage: CompareGenerations) -> None:
         samples=10,
         check=work.check,
     )
+    work.now()
     forward, backward = write_delta(settings, release.spec.app, work.plan.id, release.spec.tables)
     entry = EvidenceRecorded(
         id=work.plan.id, live=release.name, live_generation=stage.old, new=release.name, new_generation=stage.new,
@@ -149,6 +150,8 @@ def write_clearing(work: Work, stage: WriteClearing) -> None:
         work.context.say(f"{topic} is lost, so its keys are unknown: consumers keep the rows that they have from it")
     keys = _keys(work, release, ended.result, but=lost) if ended else {}
     topic = delta_topic(release.spec.app, work.plan.id)
+    # reading the keys may have taken long
+    work.now()
     work.context.cluster.ensure_topic(topic, 1, APPEND_ONLY)
     work.cleared = DeltaTopic(work.context.settings, topic).append(
         (prefix(result_of(table)) + key, None) for table, gone in keys.items() for key in gone

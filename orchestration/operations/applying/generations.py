@@ -62,6 +62,7 @@ def finish_batch(work: Work, stage: FinishBatch) -> None:
         release = work.release(name)
         return not is_unfinished(context, release, last) and context.holder(release) is None
 
+    work.now()
     where = context.launcher.launch(name, settle=True)
     context.until(
         f"{name} has not finished batch {last.boundary.batch_id}",
@@ -85,7 +86,7 @@ def seize(work: Work, stage: Seize) -> None:
 def take_lease(work: Work, name: str) -> None:
     """Takes the lease of a stopped release for this process. Raises Refused if a driver runs it."""
     release = work.release(name)
-    holder = work.context.holder(release)
+    holder = None if _was_left(work, release) else work.context.holder(release)
     if holder is not None:
         raise Refused(f"{name} is run by {holder}", fix=f"`switchyard stop {name} --execute`, then try again")
     mine = this_process(work.context.settings)
@@ -97,6 +98,14 @@ def take_lease(work: Work, name: str) -> None:
         return [LeaseTaken(release=name, token=release.next_token, holder=mine)]
 
     work.tokens[name] = work.step(decide).releases[name].token
+
+
+def _was_left(work: Work, release: Release) -> bool:
+    """Whether the release's lease is the one that an earlier operator of this operation took. The journal has made sure that
+    this process took the operation over, so nobody uses that lease any more.
+    """
+    lease = release.lease
+    return lease is not None and lease.op == work.plan.id and lease.holder != this_process(work.context.settings)
 
 
 @applies(GiveBack)
@@ -114,7 +123,8 @@ def give_back(work: Work, name: str) -> None:
         lease = state.releases[name].lease
         if lease is None or lease.op != work.plan.id or state.releases[name].lease_ended:
             return []
-        return [LeaseEnded(release=name, token=lease.token)] if token in (None, lease.token) else []
+        mine = token == lease.token if token is not None else work.is_carried_here(state)
+        return [LeaseEnded(release=name, token=lease.token)] if mine else []
 
     # even if the operation has ended by now
     work.context.registry.step(decide, op=work.plan.id)
@@ -250,6 +260,8 @@ def delete_checkpoint(work: Work, stage: DeleteCheckpoint) -> None:
     work.refuse_foreign(stage.release)
     # a name that leads out of the state folder is refused as such
     release_folder(work.context.settings, stage.release)
-    if stage.generation == find_release(work.now(), stage.release).generation:
+    release = find_release(work.now(), stage.release)
+    if stage.generation == release.generation:
         raise work.in_use(f"the checkpoint of generation {stage.generation}", [stage.release])
-    forget(work.context.settings, stage.release, stage.generation)
+    # a driver that runs the generation again, while this process sleeps, has a newer token
+    forget(work.context.settings, stage.release, stage.generation, release.token)

@@ -12,7 +12,6 @@ from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.heartbeats import HeartbeatTail
 from pipelines.kafka.progress import progress_history
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import AlignOrdered, Entry, LeaseEnded, LeaseTaken, MarkOrdered, WantedSet
 from pipelines.model.progress import Mark, Progress
 from pipelines.model.registry import RegistryState
@@ -75,7 +74,7 @@ def flag_boundary(work: Work, stage: FlagBoundary) -> None:
                 past=work.past,
                 switch=stage.switch,
                 alias=stage.alias,
-                deadline_ms=now_ms() + int(stage.deadline_s * 1000),
+                deadline_ms=work.context.now_ms() + int(stage.deadline_s * 1000),
             )
         ]
 

@@ -139,7 +139,8 @@ def launch(work: Work, stage: Launch) -> None:
     if holder is not None:
         context.say(f"{stage.release} already runs: {holder}")
         return
-    before = work.release(stage.release).token
+    # a start is in no journal; of any other operation, another process may have taken over
+    before = work.now().releases[stage.release].token
     where = context.launcher.launch(stage.release, force=stage.force)
     context.say(f"driver of {stage.release}: {where}")
     log = context.launcher.log_path(stage.release)
@@ -261,11 +262,10 @@ def delete_files(work: Work, stage: DeleteFiles) -> None:
     for folder in folders.values():
         _refuse_unretired(work, stage.release, f"files of {stage.release}")
         remove(settings.state_dir, *folder)
-    # a release may have been staged with the same code or table after the plan was made
-    kept = {digest for r in work.now().releases.values() if r.name != stage.release and r.state != "retired"
-            for digest in _digests(r)}  # fmt: skip
     for file, digest in files.items():
-        if digest not in kept:
+        # a release may have been staged with the same code or table after the plan was made
+        others = (r for r in work.now().releases.values() if r.name != stage.release and r.state != "retired")
+        if not any(digest in _digests(each) for each in others):
             file.unlink(missing_ok=True)
 
 

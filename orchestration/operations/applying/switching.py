@@ -26,7 +26,6 @@ from orchestration.operations.plans.stages.switching import (
 )
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.progress import ProgressLost
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import Entry, EvidenceRecorded, StateSet, Switch
 from pipelines.model.registry import RegistryState
 from pipelines.model.switch import promotion
@@ -57,6 +56,8 @@ def compare_both(work: Work, stage: Compare) -> None:
         "new_watermark_ms": there.boundary.watermark_ms,
     }
     tables = new.spec.tables
+    # comparing may have taken long
+    work.now()
     forward, backward = write_delta(settings, new.spec.app, plan_id, tables) if tables else (None, None)
     entry = EvidenceRecorded(
         id=plan_id,
@@ -121,7 +122,7 @@ def read_ahead(work: Work, stage: PrepareDelta) -> None:
     def in_time() -> None:
         """Raises if the operation was ended, or is past its deadline, when anyone may end it."""
         work.context.registry.poll(0)
-        if work.operation(work.context.registry.known).opened.deadline_ms < now_ms():
+        if work.operation(work.context.registry.known).opened.deadline_ms < work.context.now_ms():
             raise SwitchyardError(
                 f"the changes since the evidence could not be read before the deadline of {work.plan.id}",
                 fix=f"run `switchyard diff {stage.new}` again first, so that there is less to read",
@@ -156,6 +157,7 @@ def _read_to_the_cut(work: Work, stage: WriteDelta | VerifyStream) -> None:
     work.context.say(
         f"{len(found):,} {since.counts} {since.came} since the evidence cut; {found.ratio:.1%} of them differ"
     )
+    work.now()
     work.segments += since.write(found)
 
 

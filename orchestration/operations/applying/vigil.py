@@ -7,7 +7,7 @@ from __future__ import annotations
 from orchestration.local.presence import is_supervised
 from orchestration.local.running import running_with
 from orchestration.operations.context import Context
-from pipelines.engine.lease import is_alive
+from pipelines.engine.lease import is_alive, named
 from pipelines.errors import SwitchyardError
 from pipelines.model.registry import Release
 
@@ -59,8 +59,8 @@ class Vigil:
         lease = release.lease
         if lease is None or release.lease_ended:
             return "its driver has stopped"
-        if is_alive(lease.holder, self._context.settings) is False:
-            return f"its driver, process {lease.holder.pid} on {lease.holder.host}, has died"
+        if is_alive(lease.holder) is False:
+            return f"its driver, {named(lease.holder)}, has died"
         return None
 
     def _comes_back(self, release: Release) -> bool:

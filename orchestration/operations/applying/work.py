@@ -9,7 +9,7 @@ from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.comparing.since import Since
 from orchestration.operations.context import Context
 from orchestration.operations.plans.plan import Plan, join
-from pipelines.engine.lease import this_process
+from pipelines.engine.lease import named, this_process
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.registry import Decide
@@ -118,11 +118,16 @@ class Work:
             fix=f"`switchyard log {self.plan.id}` shows why; {self.plan.again}",
         )
 
+    def is_carried_here(self, state: RegistryState) -> bool:
+        """Whether no other process has taken this plan's operation over, open or not."""
+        known = state.known_operations.get(self.plan.id)
+        return known is None or known.carrier in (None, this_process(self.context.settings))
+
     def _refuse_taken_over(self, operation: Operation) -> None:
         carrier = operation.carrier
         if carrier is not None and carrier != this_process(self.context.settings):
             raise Refused(
-                f"process {carrier.pid} on {carrier.host} has taken over {self.plan.id}",
+                f"{named(carrier)} has taken over {self.plan.id}",
                 fix="wait for it: `switchyard operations` shows when it is done",
             )
 

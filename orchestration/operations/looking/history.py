@@ -11,7 +11,6 @@ from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.releases import AcceptHistory
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
-from pipelines.kafka.registry import now_ms
 from pipelines.model.missing import Gap, InputNow, Reader, cut_from, may_be_missing, missing, told, without
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState, Release
@@ -90,7 +89,7 @@ def history_of(
         return History(name=release.name, of=theirs.name if theirs else None)
     ours, held = _as_started(release), _as_started(theirs) if theirs else None
     if starts_over:
-        ours = replace(ours, since_ms=now_ms(), ids={})
+        ours = replace(ours, since_ms=context.now_ms(), ids={})
     # asks how far they have read only if it matters
     if may_be_missing(held, ours, now):
         ours = ours if starts_over else _read(context, release, ours)
@@ -113,7 +112,7 @@ def history_of_staging(
     """
     theirs = live_release(state, app)
     now = context.cluster.inputs_now(sorted(set(topics.values())))
-    ours = Reader(begins=start.by_topic(topics), reached={}, since_ms=now_ms(), ids={})
+    ours = Reader(begins=start.by_topic(topics), reached={}, since_ms=context.now_ms(), ids={})
     held = _as_started(theirs) if theirs is not None else None
     if theirs is not None and held is not None and may_be_missing(held, ours, now):
         held = _read(context, theirs, held)
@@ -133,7 +132,7 @@ def history_of_reset(
     reader = _as_started(release)
     begins = {t: {p: o for p, o in offsets.items() if (t, p) in moved} for t, offsets in reader.begins.items()}
     theirs = replace(reader, begins=begins, reached=old.by_topic(release.spec.topics))
-    ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=now_ms(), ids={})
+    ours = Reader(begins=new.by_topic(release.spec.topics), reached={}, since_ms=context.now_ms(), ids={})
     # what is missing from the input that it has read, and from the input that it should read next
     gaps = (*missing(theirs, ours, now), *cut_from(theirs, now))
     return History(name=release.name, of=release.name, gaps=gaps, left=without(gaps, release.accepted))

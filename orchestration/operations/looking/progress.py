@@ -9,7 +9,6 @@ from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import Checkpoint, newest_folder
 from pipelines.kafka.offsets import ends_of
 from pipelines.kafka.progress import ProgressLost
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import ReleaseSpec
 from pipelines.model.positions import ResultPosition, SourcePosition, Span
 from pipelines.model.progress import Boundary, Progress
@@ -57,7 +56,7 @@ def by_group(context: Reading, release: Release) -> Progress | None:
         boundary=Boundary(batch_id=batch, position=SourcePosition(sources=sources)),
         # a lost result starts again
         result=ResultPosition(topics={**release.result_start.topics, **ends}),
-        at_ms=now_ms(),
+        at_ms=context.now_ms(),
     )
 
 

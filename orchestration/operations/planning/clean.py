@@ -15,7 +15,6 @@ from orchestration.operations.plans.stages.generations import DeleteCheckpoint
 from orchestration.operations.plans.stages.releases import DeleteTopic
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
-from pipelines.kafka.registry import now_ms
 from pipelines.model.registry import RegistryState, Release
 
 
@@ -25,7 +24,7 @@ def plan_clean(
     *,
     after_s: float | None = None,
     reason: str | None = None,
-    clock_ms: Callable[[], int] = now_ms,
+    clock_ms: Callable[[], int] | None = None,
 ) -> Plan:
     """Plans to delete a release's archives that are at least `after_s` seconds old (None: the setting). No undo.
 
@@ -36,7 +35,8 @@ def plan_clean(
     refuse_blocked(state, release.name)
     keep_s = context.settings.archive_keep_s if after_s is None else after_s
     archives = archives_of(context, state, release)
-    over = [a for a in archives if clock_ms() - a.ended_ms >= keep_s * 1000]
+    now_ms = (clock_ms or context.now_ms)()
+    over = [a for a in archives if now_ms - a.ended_ms >= keep_s * 1000]
     stages: list[Stage] = []
     for archive in over:
         if not archive.kept_for:
@@ -84,14 +84,15 @@ def _in_words(duration_s: float) -> str:
     return f"{days:.0f} days" if days > 1 and not rest else f"{duration_s:,.0f} s"
 
 
-def to_clean(context: Reading, state: RegistryState, clock_ms: Callable[[], int] = now_ms) -> list[str]:
+def to_clean(context: Reading, state: RegistryState, clock_ms: Callable[[], int] | None = None) -> list[str]:
     """Releases with archives that have expired and that nobody needs."""
     keep_ms = context.settings.archive_keep_s * 1000
+    now_ms = (clock_ms or context.now_ms)()
     return [
         release.name
         for release in state.releases.values()
         if release.state != "retired"
         and release.ended
         and state.blocking(release.name) is None
-        and any(not a.kept_for and clock_ms() - a.ended_ms >= keep_ms for a in archives_of(context, state, release))
+        and any(not a.kept_for and now_ms - a.ended_ms >= keep_ms for a in archives_of(context, state, release))
     ]

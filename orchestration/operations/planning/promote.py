@@ -51,8 +51,7 @@ def plan_promote(
     """
     state = context.state_for_planning()
     new = _release_to_promote(state, app, version)
-    alias = new.spec.app
-    live = live_release(state, alias)
+    alias, live = new.spec.app, live_release(state, new.spec.app)
     if live is new:
         raise Refused(f"{new.name} is already live", fix=f"nothing is left to do; see `switchyard status {new.name}`")
     refuse_blocked(state, new.name)
@@ -60,14 +59,15 @@ def plan_promote(
     history.require(accept=accept_missing)
     number = len(state.chains.get(alias, ())) + 1
     evidence = evidence_for(state, new, live) if live else None
-    beats = context.beats()
-    lacking = not_ready(context, new, beats) + not_checked(new, evidence, live, max_evidence_age_s)
+    beats, now_ms = context.beats(), context.now_ms()
+    lacking = not_ready(context, new, beats) + not_checked(new, evidence, live, max_evidence_age_s, now_ms=now_ms)
     stopped, apart = False, live is not None and live.spec.topics != new.spec.topics
     if live is not None:
         refuse_blocked(state, live.name)
         refuse_unfinished(state, live)
         kept_ms = upkeep_of(context.settings, evidence).at_ms if evidence is not None else None
-        lacking += not_compared(new, live, evidence, max_evidence_age_s, max_changed, renewed=renewed, kept_ms=kept_ms)
+        lacking += not_compared(new, live, evidence, max_evidence_age_s, max_changed,
+                                now_ms=now_ms, renewed=renewed, kept_ms=kept_ms)  # fmt: skip
         # without a position in common they don't meet, and the switch fences the live release
         if stopped := not apart and context.holder_by(live, beats) is None:
             lacking.append(f"the live release {live.name} isn't running (`switchyard start {live.name} --execute`)")

@@ -8,7 +8,6 @@ from orchestration.operations.comparing.evidence import Comparison, are_compared
 from orchestration.operations.comparing.upkeep import too_old
 from orchestration.operations.planning.meeting import far_behind
 from orchestration.operations.reading import Reading
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import EvidenceRecorded, VerdictRecorded
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import Release
@@ -30,7 +29,9 @@ def not_ready(context: Reading, new: Release, beats: Mapping[str, Heartbeat]) ->
     return lacking
 
 
-def not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release | None, max_age_s: float) -> list[str]:
+def not_checked(
+    new: Release, evidence: EvidenceRecorded | None, live: Release | None, max_age_s: float, *, now_ms: int
+) -> list[str]:
     verdict: VerdictRecorded | None = new.verdict
     if not new.spec.suites:
         return []
@@ -51,7 +52,7 @@ def not_checked(new: Release, evidence: EvidenceRecorded | None, live: Release |
             ]
         if verdict.evidence != evidence.id:
             return [f"it was checked before the last diff (`switchyard check {new.name}`)"]
-    elif (age_s := (now_ms() - verdict.at_ms) / 1000) > max_age_s:
+    elif (age_s := (now_ms - verdict.at_ms) / 1000) > max_age_s:
         # there is no diff with an age to judge, so the age of the verdict counts
         return [
             f"it was checked {age_s:.0f} s ago, more than --max-evidence-age {max_age_s:.0f}s (`switchyard check {new.name}`)"
@@ -66,6 +67,7 @@ def not_compared(
     max_age_s: float,
     max_changed: float | None,
     *,
+    now_ms: int,
     renewed: bool = False,
     kept_ms: int | None = None,
 ) -> list[str]:
@@ -73,13 +75,13 @@ def not_compared(
         return []
     if evidence is None:
         return [f"it is not compared with {live.name} (`switchyard diff {new.name}`)"]
-    age_s = (now_ms() - evidence.at_ms) / 1000
+    age_s = (now_ms - evidence.at_ms) / 1000
     lacking = []
     if age_s > max_age_s:
         lacking.append(
             f"the diff is {age_s:.0f} s old, more than --max-evidence-age {max_age_s:.0f}s (`switchyard diff {new.name}`)"
         )
-    elif new.spec.tables and not renewed and (old := too_old(evidence, now_ms(), kept_ms=kept_ms)) is not None:
+    elif new.spec.tables and not renewed and (old := too_old(evidence, now_ms, kept_ms=kept_ms)) is not None:
         lacking.append(f"{old} (`switchyard diff {new.name}`)")
     found = Comparison.of(evidence)
     if max_changed is not None and found.ratio > max_changed:

@@ -19,7 +19,6 @@ from orchestration.operations.plans.stages.releases import (
 )
 from orchestration.operations.reading import Reading
 from pipelines.errors import Refused
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import is_delta_topic
 from pipelines.model.registry import RegistryState, Release
@@ -42,7 +41,7 @@ def plan_retire(
     release = find_release(state, name)
     refuse_live(state, release)
     refuse_blocked(state, release.name)
-    idle_s = ((clock_ms or now_ms)() - _out_of_use_ms(release)) / 1000
+    idle_s = ((clock_ms or context.now_ms)() - _out_of_use_ms(release)) / 1000
     # a half-retired release can't be used any more, so the rest is deleted without waiting
     if idle_s < after_s and release.state != "retired":
         raise Refused(

@@ -37,7 +37,6 @@ from orchestration.operations.plans.stages.switching import AppendSwitch, Choose
 from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.progress import progress_history
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release
@@ -184,7 +183,7 @@ def _no_delta(context: Reading, standby: Release, live: Release, evidence: Evide
         return None
     if evidence is None:
         return f"{standby.name} and {live.name} were never compared in their current generations"
-    return too_old(evidence, now_ms(), kept_ms=upkeep_of(context.settings, evidence).at_ms)
+    return too_old(evidence, context.now_ms(), kept_ms=upkeep_of(context.settings, evidence).at_ms)
 
 
 def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) -> bool:
@@ -192,7 +191,7 @@ def _is_dead(context: Reading, live: Release, beats: Mapping[str, Heartbeat]) ->
     if context.holder_by(live, beats) is None:
         return True
     beat = beats.get(live.name)
-    age_s = (now_ms() - beat.at_ms) / 1000 if beat else context.settings.lease_timeout_s
+    age_s = (context.now_ms() - beat.at_ms) / 1000 if beat else context.settings.lease_timeout_s
     return age_s >= context.settings.lease_timeout_s
 
 

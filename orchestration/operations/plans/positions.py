@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from pipelines.errors import BadUsage
-from pipelines.kafka.registry import now_ms
+from pipelines.kafka.clock import now_ms
 from pipelines.model.reset import Target
 
 # an offset has 64 bits; Python refuses to parse numbers of more than 4,300 digits

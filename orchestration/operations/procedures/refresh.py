@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from orchestration.operations.comparing.changes import Changes
 from orchestration.operations.comparing.evidence import evidence_for, narrowed
 from orchestration.operations.comparing.saving import save
-from orchestration.operations.comparing.upkeep import Upkeep, load, too_old
+from orchestration.operations.comparing.upkeep import Upkeep, load, too_old, upkeep_of
 from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import another_version, before_live, live_release, refuse_blocked
 from orchestration.operations.looking.progress import progress_of
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import consumer
 from pipelines.kafka.progress import progress_history
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import RegistryState
@@ -99,6 +98,9 @@ def refresh(context: Context, app: str) -> Refreshed:
     """
     evidence = refreshable(context.state_for_planning(), app)
     _refuse_dead(context, evidence)
+    kept_ms = upkeep_of(context.settings, evidence).at_ms
+    if (old := too_old(evidence, context.now_ms(), kept_ms=kept_ms)) is not None:
+        raise Refused(old, fix=f"run `switchyard diff {evidence.new}` again")
     records, keys = read_on(
         context.settings,
         evidence,
@@ -113,7 +115,7 @@ def _goal(context: Context, app: str, evidence: EvidenceRecorded) -> Upkeep:
     that is not after it, where consumers would go if the live release ended now. Later records would be past that
     switch.
     """
-    now, state = now_ms(), context.registry.known
+    now, state = context.now_ms(), context.registry.known
     ends = {evidence.live: evidence.live_result, evidence.new: evidence.new_result}
     live, standby = live_release(state, app), before_live(state, app)
     newest = progress_of(context, live) if live is not None else None
@@ -135,12 +137,9 @@ def read_on(
     """Reads both results from where the last refresh stopped up to `goal`, and saves what it read after each portion,
     so that an interrupted refresh does not start again. `before_saving` raises if it must not be saved.
 
-    Returns how many offsets were read, and how many keys were touched since the evidence. Raises Refused if the
-    evidence is too old.
+    Returns how many offsets were read, and how many keys were touched since the evidence.
     """
     kept, *changes = load(settings, evidence)
-    if (old := too_old(evidence, now_ms(), kept_ms=kept.at_ms)) is not None:
-        raise Refused(old, fix=f"run `switchyard diff {evidence.new}` again")
     live, new = (Changes(*side) for side in zip((kept.live_result, kept.new_result), changes, strict=True))
     before = live.position, new.position
     reader = consumer(settings, auto_offset_reset="earliest", enable_partition_eof=True)

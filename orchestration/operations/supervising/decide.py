@@ -17,7 +17,7 @@ _FIRST_PAUSE_MS = 5_000
 _LONGEST_PAUSE_MS = 300_000
 # a release that has run this long counts as started: its next failure is a first one again
 _LASTED_MS = 900_000
-# a supervisor that has just reached Kafka again finds only old heartbeats; a living driver has this long to be heard
+# a supervisor that has just reached Kafka again finds only old heartbeats; a driver that may live has this long to be heard
 _SURE_MS = 5_000
 # after a longer pause between two turns, silence is counted from the start again: the broker may have been down
 _GAP_MS = 30_000
@@ -41,9 +41,9 @@ class Memory(BaseModel):
     """What a supervisor keeps from turn to turn. Times in milliseconds since the epoch.
 
     turned: when the last turn was. attempts: release -> count and time of the starts in a row that did not last.
-    silent: release -> since when its driver has sent no heartbeat although its process is alive. trouble: release ->
-    the last error of its driver, or why it could not be started. failed: the releases that are known to have failed;
-    None before the first turn. unread: the offset after the last unreadable registry entry that was alerted.
+    silent: release -> since when its driver has sent no heartbeat although its process is, or may be, alive.
+    trouble: release -> the last error of its driver, or why it could not be started. failed: the releases that are
+    known to have failed; None before the first turn. unread: the offset after the last unreadable registry entry that was alerted.
     unread_heartbeats: how many heartbeats could not be read in the last turn. unread_progress: releases that were down
     then and whose newest progress record could not be read. of_other_hosts: releases that are down and belong to
     another host.
@@ -82,6 +82,7 @@ def decide(
     found: Sequence[ReleaseStatus],
     *,
     living: Collection[str],
+    unknown: Collection[str],
     booting: Collection[str],
     now: int,
     limit: int,
@@ -90,7 +91,8 @@ def decide(
 ) -> Decision:
     """What to do about the releases in `found`. Updates `memory`.
 
-    `living`: releases whose lease is held by a living process on this host. `booting`: releases that someone is
+    `living`: releases whose lease is held by a living process on this host. `unknown`: those whose lease is held by a process
+    that may live, such as one of another host. `booting`: releases that someone is
     starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once. `held`:
     releases that nobody starts from here: a newer version must, or another host.
     """
@@ -101,13 +103,19 @@ def decide(
         for s in found
         if s.health == "down" and s.release.state not in _OVER and s.release.name not in held
     ]
-    hung = _hung(memory, [name for name in down if name in living], now)
+    silent = _silent(memory, [name for name in down if name in living or name in unknown], now)
+    hung = [name for name in silent if name in living]
     start: list[str] = []
     give_up: list[str] = []
     room -= len({s.release.name for s in found if s.health == "starting"} | set(booting))
     for name in down:
         attempt = memory.attempt(name)
-        if name in living or name in booting or (attempt is not None and not attempt.due(now)):
+        if (
+            name in living
+            or (name in unknown and name not in silent)
+            or name in booting
+            or (attempt is not None and not attempt.due(now))
+        ):
             continue
         if attempt is not None and attempt.count >= limit:
             give_up.append(name)
@@ -141,9 +149,10 @@ def unreadable_progress(memory: Memory, found: Mapping[str, str]) -> list[Progre
     return [ProgressUnread(release=name, why=why) for name, why in found.items() if name not in before]
 
 
-def _hung(memory: Memory, silent: Sequence[str], now: int) -> list[str]:
+def _silent(memory: Memory, unheard: Sequence[str], now: int) -> list[str]:
+    """The releases that this supervisor has not heard for so long that it is sure. `unheard`: those not heard now."""
     known, memory.turned = memory.silent if now - memory.turned <= _GAP_MS else {}, now
-    memory.silent = {name: known.get(name, now) for name in silent}
+    memory.silent = {name: known.get(name, now) for name in unheard}
     return [name for name, since in memory.silent.items() if now - since >= _SURE_MS]
 
 

@@ -28,7 +28,6 @@ from prometheus_client.registry import Collector
 from orchestration.operations.context import Context, open_context
 from orchestration.operations.supervising.overview import ReleaseStatus, statuses_of
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import ReleaseState
 from pipelines.model.names import progress_topic
 from pipelines.model.parts import AnotherRegistry
@@ -99,7 +98,7 @@ class KafkaReader:
         self._heard_ms.update({each.release.name: each.beat.at_ms for each in found if each.beat is not None})
         wanted = [each.release.name for each in found if each.beat is not None or each.release.wanted == "running"]
         heard = {name: self._heard_ms[name] for name in wanted if name in self._heard_ms}
-        return Observation(state=state, found=found, totals=totals, heard_ms=heard, at_ms=now_ms())
+        return Observation(state=state, found=found, totals=totals, heard_ms=heard, at_ms=self._context.now_ms())
 
     def close(self) -> None:
         """Closes its connection; the next read opens another."""

@@ -33,7 +33,6 @@ from orchestration.operations.supervising.decide import (
 from orchestration.operations.supervising.overview import ReleaseStatus, statuses
 from pipelines.engine.lease import is_alive, this_process
 from pipelines.errors import BadUsage, SwitchyardError
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import Entry, LeaseEnded, LeaseTaken, StateSet
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.parts import AnotherRegistry
@@ -70,7 +69,7 @@ def turn(
     alert: Send,
     start: Start | None = None,
     elsewhere: Collection[str] = (),
-    now: Callable[[], int] = now_ms,
+    now: Callable[[], int] | None = None,
 ) -> Turn:
     """One turn. Raises Unavailable without a broker; `memory` then counts the silence of drivers from zero again.
 
@@ -100,7 +99,7 @@ def _turn(
     alert: Tell,
     start: Start | None,
     elsewhere: Collection[str],
-    now: Callable[[], int],
+    now: Callable[[], int] | None,
 ) -> Turn:
     say_present(context.settings)
     try:
@@ -126,9 +125,10 @@ def _turn(
     decision = decide(
         memory,
         found,
-        living=_living(context, found),
+        living=_held_by(found, alive=True),
+        unknown=_held_by(found, alive=None),
         booting={*elsewhere, *_booting(context, found, processes)},
-        now=now(),
+        now=(now or context.now_ms)(),
         limit=context.settings.restart_limit,
         room=max(2, os.cpu_count() or 1),
         held={
@@ -294,10 +294,10 @@ def _drivers(context: Context) -> list[Running]:
     return [each for each in running_with(context.settings.state_dir) if each.release is not None]
 
 
-def _living(context: Context, found: Sequence[ReleaseStatus]) -> set[str]:
-    """Releases whose lease is held by a living process on this host."""
+def _held_by(found: Sequence[ReleaseStatus], *, alive: bool | None) -> set[str]:
+    """Releases whose lease is held by a process that is alive; None: by one that may be, as on another host."""
     held = [(s.release.name, s.release.lease) for s in found if s.release.lease and not s.release.lease_ended]
-    return {name for name, lease in held if is_alive(lease.holder, context.settings)}
+    return {name for name, lease in held if is_alive(lease.holder) is alive}
 
 
 def _booting(context: Context, found: Sequence[ReleaseStatus], processes: Sequence[Running]) -> set[str]:

@@ -30,6 +30,7 @@ from orchestration.operations.plans.stages.generations import (
 from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic, SetState
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.clock import now_ms
 from pipelines.model.entries import (
     Carried,
     Closed,
@@ -259,6 +260,29 @@ def test_who_resumes_an_operation_gives_back_the_lease_that_was_left(tmp_path: P
     assert sleeper.log.state().releases[NAME].lease_ended
 
 
+def left_by(holder: Holder, op: str | None) -> LeaseTaken:
+    # just now: nothing else says that its holder may be dead
+    return LeaseTaken(release=NAME, token=4, holder=holder, op=op, at_ms=now_ms())
+
+
+def test_who_takes_an_operation_over_from_another_host_takes_the_lease_that_was_left(tmp_path: Path) -> None:
+    """The journal has made sure that nobody carries the operation out there any more."""
+    sleeper = Sleeper(tmp_path, *LIVE, left_by(ELSEWHERE, "op-1"), operation=Kind.RESET)
+    sleeper.apply(Seize(release=NAME), 9)
+    assert sleeper.log.state().releases[NAME].token == 5
+    for op in ("op-2", None):
+        other = Sleeper(tmp_path, *LIVE, left_by(ELSEWHERE, op), operation=Kind.RESET)
+        with pytest.raises(Refused, match="run by process 7 on another-host"):
+            other.apply(Seize(release=NAME), 9)
+
+
+def test_one_that_was_taken_over_gives_no_lease_back(tmp_path: Path) -> None:
+    sleeper = Sleeper(tmp_path, *LIVE, operation=Kind.RESET)
+    sleeper.log.entries += [Carried(id="op-1", holder=ELSEWHERE), left_by(ELSEWHERE, "op-1")]
+    generations.give_back(sleeper.work, NAME)
+    assert not sleeper.log.state().releases[NAME].lease_ended
+
+
 # -- tombstones
 
 
@@ -377,11 +401,32 @@ def test_nor_one_that_an_undo_came_to_write_while_followers_were_asked(
 
 
 def test_an_archive_that_nobody_needs_is_deleted(tmp_path: Path) -> None:
-    sleeper = Sleeper(tmp_path, *staged(NAME), generation(NAME, 2, ended=ENDED), operation=Kind.CLEAN, stages=OLD)
+    driver = (leased(2), LeaseEnded(release=NAME, token=2))
+    sleeper = Sleeper(
+        tmp_path, *staged(NAME), generation(NAME, 2, ended=ENDED), *driver, operation=Kind.CLEAN, stages=OLD
+    )
     archived, current = sleeper.checkpoint(1, 1), sleeper.checkpoint(2, 2)
     sleeper.run()
     assert sleeper.kafka.gone == ["a.v1.g1"]
     assert not archived.exists() and current.exists()
+
+
+def test_a_checkpoint_that_is_in_use_again_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = (leased(2), LeaseEnded(release=NAME, token=2))
+    stages = (DeleteCheckpoint(release=NAME, generation=1),)
+    sleeper = Sleeper(
+        tmp_path, *staged(NAME), generation(NAME, 2, ended=ENDED), *driver, operation=Kind.CLEAN, stages=stages
+    )
+    archived, forget = sleeper.checkpoint(1, 1), generations.forget
+
+    def sleeps(*given: Any) -> None:
+        # meanwhile another host finished the operation, and an undo started the generation again
+        archived.rename(archived.with_name("g1.t3"))
+        forget(*given)
+
+    monkeypatch.setattr(generations, "forget", sleeps)
+    sleeper.run()
+    assert archived.with_name("g1.t3").exists()
 
 
 @pytest.mark.parametrize(
@@ -464,7 +509,7 @@ def test_a_reset_that_waits_for_a_dead_driver_ends_within_ten_seconds(
 ) -> None:
     monkeypatch.setattr(vigil, "is_supervised", lambda _: False)
     monkeypatch.setattr(vigil, "running_with", lambda _: [])
-    dead = this_process(Settings()).model_copy(update={"boot_id": "before"})
+    dead = this_process(Settings()).model_copy(update={"started": 1})
     sleeper = Sleeper(
         tmp_path, *RUNNING, LeaseTaken(release=NAME, token=1, holder=dead), operation=Kind.RESET, stages=(REACH,)
     )

@@ -26,8 +26,8 @@ from orchestration.operations.plans.stages.releases import (
     Want,
 )
 from pipelines.errors import Refused, SwitchyardError
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.offsets import GroupInUse
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import (
     Entry,
     FollowerRegistered,

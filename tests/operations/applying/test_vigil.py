@@ -25,9 +25,9 @@ from tests.operations.builders import Log, context_of, staged
 NAME = "sums.v1"
 SETTINGS = Settings(bootstrap_servers="127.0.0.1:1")
 MINE = this_process(SETTINGS)
-# of another boot: the process that has this pid now is another one
-DEAD = MINE.model_copy(update={"boot_id": "before"})
-ELSEWHERE = MINE.model_copy(update={"host": "another-host"})
+# the process that has this pid now is another one
+DEAD = MINE.model_copy(update={"started": MINE.started - 1})
+ELSEWHERE = MINE.model_copy(update={"boot_id": "of another host"})
 RUNNING: list[Entry] = [*staged(NAME), WantedSet(release=NAME, wanted="running")]
 
 

@@ -34,7 +34,7 @@ from orchestration.operations.plans.stages.switching import (
     WriteDelta,
 )
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.registry import now_ms
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.topics import COMPACTION_LAG_MS
 from pipelines.model.entries import (
     AlignOrdered,
@@ -174,12 +174,15 @@ def test_evidence_older_than_the_compaction_lag_is_refused(world: Callable[..., 
     assert error.value.fix == "run `switchyard diff a.v2` first"
     # an operator may say that a promotion takes an older diff: not one as old as that, of a table
     new, live, long_s = release("a.v2"), release("a.v1"), COMPACTION_LAG_MS / 500
-    [lacking] = not_compared(new, live, found, long_s, None)
+    [lacking] = not_compared(new, live, found, long_s, None, now_ms=now_ms())
     # an approval makes it anew before anything else
-    assert not_compared(new, live, found, long_s, None, renewed=True) == []
+    assert not_compared(new, live, found, long_s, None, now_ms=now_ms(), renewed=True) == []
     assert "7.0 days old" in lacking
-    assert not_compared(new, live, found, long_s, None, kept_ms=now_ms()) == []
-    assert not_compared(release("a.v2", table=False), release("a.v1", table=False), found, long_s, None) == []
+    assert not_compared(new, live, found, long_s, None, now_ms=now_ms(), kept_ms=now_ms()) == []
+    assert (
+        not_compared(release("a.v2", table=False), release("a.v1", table=False), found, long_s, None, now_ms=now_ms())
+        == []
+    )
 
 
 def test_a_dead_release_is_compared_anew_on_the_way_back(

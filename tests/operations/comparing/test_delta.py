@@ -18,8 +18,8 @@ from orchestration.operations.comparing.upkeep import Upkeep, load, upkeep_of
 from orchestration.operations.procedures.refresh import read_on
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.offsets import end_of
-from pipelines.kafka.registry import now_ms
 from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
 from pipelines.model.entries import DeltaSegment, EvidenceRecorded
 from pipelines.model.names import delta_topic

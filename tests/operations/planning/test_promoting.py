@@ -12,7 +12,7 @@ import pytest
 from orchestration.operations.context import Context
 from orchestration.operations.planning.promote import plan_promote
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.registry import now_ms
+from pipelines.kafka.clock import now_ms
 from pipelines.model.entries import (
     Entry,
     EvidenceRecorded,

@@ -32,7 +32,8 @@ from orchestration.operations.supervising.overview import _subjects
 from pipelines.engine.known import table_beside
 from pipelines.engine.table_file import as_file
 from pipelines.errors import BadUsage, Refused
-from pipelines.kafka.registry import Registry, now_ms
+from pipelines.kafka.clock import now_ms
+from pipelines.kafka.registry import Registry
 from pipelines.model.entries import (
     AlignOrdered,
     Closed,
@@ -621,27 +622,29 @@ def verdict(**changes: Any) -> VerdictRecorded:
 )
 def test_a_verdict_opens_the_gate_only_for_what_it_looked_at(given: VerdictRecorded | None, said: str) -> None:
     new = release("a.v2", verdict=given)
-    found = not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"), MAX_EVIDENCE_AGE_S)
+    found = not_checked(new, evidence("a.v1", "a.v2"), release("a.v1"), MAX_EVIDENCE_AGE_S, now_ms=now_ms())
     assert len(found) == 1 and said in found[0]
 
 
 def test_a_verdict_at_a_diff_with_another_release_is_called_that() -> None:
-    [found] = not_checked(release("a.v3", verdict=verdict(release="a.v3")), None, release("a.v2"), MAX_EVIDENCE_AGE_S)
+    [found] = not_checked(
+        release("a.v3", verdict=verdict(release="a.v3")), None, release("a.v2"), MAX_EVIDENCE_AGE_S, now_ms=now_ms()
+    )
     assert "was at the cut of diff-1, which compared other releases" in found
 
 
 def test_a_verdict_on_the_evidence_is_enough_and_no_suite_needs_none() -> None:
     there = evidence("a.v1", "a.v2")
-    assert not_checked(release("a.v2", verdict=verdict()), there, release("a.v1"), 600) == []
-    assert not_checked(release("a.v2", suite=None), there, release("a.v1"), 600) == []
+    assert not_checked(release("a.v2", verdict=verdict()), there, release("a.v1"), 600, now_ms=now_ms()) == []
+    assert not_checked(release("a.v2", suite=None), there, release("a.v1"), 600, now_ms=now_ms()) == []
 
 
 @pytest.mark.parametrize("live", [None, release("a.v1", table=False)])
 def test_where_nothing_is_compared_the_verdict_must_be_young(live: Release | None) -> None:
     new = release("a.v2", table=False, comparable="no")
     young, old = verdict(evidence=None, at_ms=now_ms()), verdict(evidence=None, at_ms=now_ms() - 700_000)
-    assert not_checked(replace(new, verdict=young), None, live, MAX_EVIDENCE_AGE_S) == []
-    found = not_checked(replace(new, verdict=old), None, live, MAX_EVIDENCE_AGE_S)
+    assert not_checked(replace(new, verdict=young), None, live, MAX_EVIDENCE_AGE_S, now_ms=now_ms()) == []
+    found = not_checked(replace(new, verdict=old), None, live, MAX_EVIDENCE_AGE_S, now_ms=now_ms())
     assert len(found) == 1 and "it was checked 700 s ago, more than --max-evidence-age 600" in found[0]
 
 
@@ -656,15 +659,15 @@ def test_tables_are_compared_always_as_the_delta_comes_of_it() -> None:
 def test_a_promotion_needs_recent_evidence_within_the_limit() -> None:
     new, live = release("a.v2"), release("a.v1")
     young = evidence("a.v1", "a.v2", at_ms=now_ms())
-    assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, None) == []
-    assert "is not compared" in not_compared(new, live, None, MAX_EVIDENCE_AGE_S, None)[0]
+    assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, None, now_ms=now_ms()) == []
+    assert "is not compared" in not_compared(new, live, None, MAX_EVIDENCE_AGE_S, None, now_ms=now_ms())[0]
     old = evidence("a.v1", "a.v2", at_ms=now_ms() - 700_000)
-    assert "--max-evidence-age 600" in not_compared(new, live, old, MAX_EVIDENCE_AGE_S, None)[0]
+    assert "--max-evidence-age 600" in not_compared(new, live, old, MAX_EVIDENCE_AGE_S, None, now_ms=now_ms())[0]
     # 6 of 10 keys differ
-    assert "60.00% of the keys differ" in not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.5)[0]
-    assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.6) == []
+    assert "60.00% of the keys differ" in not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.5, now_ms=now_ms())[0]
+    assert not_compared(new, live, young, MAX_EVIDENCE_AGE_S, 0.6, now_ms=now_ms()) == []
     stream = release("a.v2", table=False, comparable="no")
-    assert not_compared(stream, release("a.v1", table=False), None, MAX_EVIDENCE_AGE_S, None) == []
+    assert not_compared(stream, release("a.v1", table=False), None, MAX_EVIDENCE_AGE_S, None, now_ms=now_ms()) == []
 
 
 def test_evidence_is_of_both_generations_whichever_was_live() -> None:

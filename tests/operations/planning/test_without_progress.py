@@ -22,9 +22,9 @@ from orchestration.operations.planning.reset.undo import plan_undo
 from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.procedures.wait import _late_drops
 from pipelines.errors import Unavailable
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.progress import ProgressLost, newest_progress
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import Entry, InputSpec, Opened, Staged, StateSet, TopicsKnown
 from pipelines.model.missing import Gap, InputNow
 from pipelines.model.positions import ResultPosition, SourcePosition

@@ -18,7 +18,7 @@ from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.procedures import refresh as ref
 from orchestration.operations.procedures.refresh import refresh, refreshable, to_refresh
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.kafka.registry import now_ms
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.topics import DAY_MS
 from pipelines.model.entries import Entry, EvidenceRecorded, Opened, Staged, StateSet
 from pipelines.model.positions import ResultPosition, SourcePosition

@@ -46,10 +46,10 @@ BOOTS = status("sums.v2", holder="process 2, starting for 3 s")
 
 
 def decided(
-    memory: Memory, *found: ReleaseStatus, living: Collection[str] = (), booting: Collection[str] = (),
+    memory: Memory, *found: ReleaseStatus, living: Collection[str] = (), unknown: Collection[str] = (), booting: Collection[str] = (),
     now: int = NOW, limit: int = 100, room: int = 100,
 ) -> Decision:  # fmt: skip
-    return decide(memory, found, living=living, booting=booting, now=now, limit=limit, room=room)
+    return decide(memory, found, living=living, unknown=unknown, booting=booting, now=now, limit=limit, room=room)
 
 
 # -- what is started
@@ -139,6 +139,18 @@ def test_a_driver_that_lives_and_is_silent_is_replaced_once_that_is_sure() -> No
     assert decided(memory, status(), now=NOW + 8_000).start == (NAME,)
 
 
+def test_one_that_may_live_elsewhere_is_replaced_once_its_silence_is_sure() -> None:
+    """After an outage of Kafka, all heartbeats are old. A driver of another host must have time to be heard again."""
+    memory = Memory()
+    found = [decided(memory, status(), unknown={NAME}, now=NOW + s * 1000) for s in range(6)]
+    assert [each.start for each in found] == [()] * 5 + [(NAME,)]
+    # nothing of another host can be killed from here
+    assert not any(each.hung for each in found)
+    decided(memory := Memory(), status(), unknown={NAME})
+    decided(memory, RUNS, now=NOW + 3_000)
+    assert decided(memory, status(), unknown={NAME}, now=NOW + 6_000).start == ()
+
+
 def test_one_that_is_heard_again_was_only_slow() -> None:
     memory = Memory()
     decided(memory, status(), living={NAME})
@@ -190,6 +202,7 @@ def test_what_is_held_is_neither_started_nor_fenced_nor_given_up() -> None:
     memory = Memory(attempts={NAME: (3, NOW - 600_000)}, silent={NAME: NOW - 10_000}, turned=NOW - 1_000)
     for living in ((), (NAME,)):
         assert (
-            decide(memory, [status()], living=living, booting=(), now=NOW, limit=3, room=9, held={NAME}) == Decision()
+            decide(memory, [status()], living=living, unknown=(), booting=(), now=NOW, limit=3, room=9, held={NAME})
+            == Decision()
         )
-    assert decide(memory, [status()], living=(), booting=(), now=NOW, limit=3, room=9).give_up == (NAME,)
+    assert decide(memory, [status()], living=(), unknown=(), booting=(), now=NOW, limit=3, room=9).give_up == (NAME,)

@@ -218,7 +218,7 @@ def test_a_driver_that_falls_silent_is_told_of_for_longer_than_heartbeats_are_re
     monkeypatch.setattr("orchestration.operations.supervising.metrics.statuses_of", lambda *_, **__: next(answers))
     reader = KafkaReader(Settings(bootstrap_servers="127.0.0.1:1"))
     registry = SimpleNamespace(state=lambda **_: state, cluster=Kafka(), close=lambda: None)
-    reader._context = cast(Any, SimpleNamespace(registry=registry, cluster=registry.cluster))
+    reader._context = cast(Any, SimpleNamespace(registry=registry, cluster=registry.cluster, now_ms=lambda: 1))
     assert [reader.read().heard_ms for _ in range(4)] == [{}, {LIVE: BEAT.at_ms}, {LIVE: BEAT.at_ms}, {}]
 
 
@@ -233,7 +233,9 @@ def test_what_an_earlier_generation_has_read_is_not_told_of_the_one_under_way(
     registry = SimpleNamespace(state=lambda **_: state, close=lambda: None)
     cluster = Kafka(names={f"{LIVE}.progress"})
     reader = KafkaReader(Settings(bootstrap_servers="127.0.0.1:1"))
-    reader._context = cast(Any, SimpleNamespace(registry=registry, cluster=cluster, progress=lambda _: last))
+    reader._context = cast(
+        Any, SimpleNamespace(registry=registry, cluster=cluster, progress=lambda _: last, now_ms=lambda: 1)
+    )
     assert reader.read().totals == told
 
 

@@ -16,7 +16,8 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.supervising.overview import audit, open_operations, statuses
 from pipelines.errors import Refused, Unavailable
-from pipelines.kafka.registry import Decide, Registry, now_ms
+from pipelines.kafka.clock import now_ms
+from pipelines.kafka.registry import Decide, Registry
 from pipelines.model.entries import Closed, Entry, MarkOrdered, Opened, SwitchAborted
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState, fold
@@ -40,6 +41,9 @@ class FakeRegistry:
     @property
     def known(self) -> RegistryState:
         return fold(RegistryState(), self.entries)
+
+    def now_ms(self) -> int:
+        return now_ms()
 
     def state(self) -> RegistryState:
         return self.known

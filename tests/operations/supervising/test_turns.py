@@ -11,7 +11,6 @@ import pytest
 
 from orchestration.local.process import ProcessRef
 from orchestration.local.running import Running
-from orchestration.operations import journal, reading
 from orchestration.operations.context import Context
 from orchestration.operations.supervising import overview
 from orchestration.operations.supervising import turns as supervision
@@ -30,8 +29,8 @@ from orchestration.operations.supervising.turns import bring_up, last_lines, tak
 from pipelines.engine.code import code_path
 from pipelines.engine.lease import this_process
 from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
+from pipelines.kafka.clock import now_ms
 from pipelines.kafka.heartbeats import Heartbeats
-from pipelines.kafka.registry import now_ms
 from pipelines.model.entries import (
     Entry,
     Holder,
@@ -85,8 +84,7 @@ class World:
         self.processes: list[Running] = []
         self.now = now_ms()
         monkeypatch.setattr(Context, "beats", lambda _: self.beats)
-        for module in (reading, supervision, journal):
-            monkeypatch.setattr(module, "now_ms", lambda: self.now)
+        monkeypatch.setattr(self.log, "now_ms", lambda: self.now)
         monkeypatch.setattr(overview, "notes", lambda *_: ())
         monkeypatch.setattr(supervision, "running_with", lambda _: self.processes)
         monkeypatch.setattr(supervision, "plan_start", lambda *_: None)

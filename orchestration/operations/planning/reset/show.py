@@ -11,7 +11,6 @@ from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.plans.plan import Table
 from orchestration.operations.plans.requests import asked_position
 from orchestration.operations.reading import Reading
-from pipelines.kafka.registry import now_ms
 from pipelines.model.positions import SourcePosition, Span
 from pipelines.model.registry import RegistryState, Release
 from pipelines.model.reset import Choice, Partitions, Target, objections
@@ -129,6 +128,6 @@ def left_out_record(target: Target) -> str | None:
 
 def way_back(context: Reading, plan_id: str, *, same: bool) -> str:
     """The command that takes `plan_id` back, and until when. `same`: the release keeps writing the same result."""
-    until = datetime.fromtimestamp(now_ms() / 1000 + context.settings.archive_keep_s, UTC)
+    until = datetime.fromtimestamp(context.now_ms() / 1000 + context.settings.archive_keep_s, UTC)
     what = "; records written to the same result in the meantime stay" if same else ""
     return f"switchyard undo {plan_id} --stop --execute (until {until:%Y-%m-%d %H:%M} UTC){what}"
