@@ -61,7 +61,7 @@ class BrokerClock:
         # when the broker answered last, and its time then
         self._answered_s: float | None = None
         self._answer_ms: int | None = None
-        self._warned = False
+        self._told = False
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch. Raises Unavailable if the broker has never answered and doesn't now."""
@@ -93,7 +93,8 @@ class BrokerClock:
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             if forbidden(reason):
-                self._warn(f"this login may not write to {HEARTBEATS_TOPIC} ({reason.str()})")
+                # as of a consumer, which compares no times
+                self._tell(logging.INFO, f"this login may not write to {HEARTBEATS_TOPIC} ({reason.str()})")
                 self._take(None)
             elif reason.code() in NO_TOPIC:
                 self._take(None)
@@ -109,7 +110,7 @@ class BrokerClock:
 
     def _produce(self, key: bytes) -> int | None:
         timeout_s, told = self._settings.request_timeout_s, list[tuple[KafkaError | None, int, int]]()
-        # dropped if it fails: the next question opens another
+        # after trouble with the connection, the next question opens another
         client, self._producer = self._producer, None
         if client is None:
             # not idempotent: that takes longer to begin, and a second record does no harm
@@ -119,6 +120,7 @@ class BrokerClock:
             await_connection(client, HEARTBEATS_TOPIC)
         # a record for a topic that doesn't exist would wait for it
         found = client.list_topics(HEARTBEATS_TOPIC, timeout=timeout_s).topics[HEARTBEATS_TOPIC].error
+        self._producer = client
         if found is not None and found.code() not in UNLED:
             raise KafkaException(found)
 
@@ -129,14 +131,14 @@ class BrokerClock:
         client.flush(timeout_s)
         error, stamp, at_ms = told[0] if told else (KafkaError(KafkaError._TIMED_OUT), 0, 0)
         if error is not None:
+            self._producer = client if forbidden(error) else None
             raise KafkaException(error)
-        self._producer = client
         if stamp != TIMESTAMP_LOG_APPEND_TIME:
-            self._warn(f"the records of {HEARTBEATS_TOPIC} don't carry the broker's time")
+            self._tell(logging.WARNING, f"the records of {HEARTBEATS_TOPIC} don't carry the broker's time")
             return None
         return at_ms
 
-    def _warn(self, why: str) -> None:
-        if not self._warned:
-            log.warning("the broker does not tell its time, so this machine's clock counts: %s", why)
-        self._warned = True
+    def _tell(self, level: int, why: str) -> None:
+        if not self._told:
+            log.log(level, "the broker does not tell its time, so this machine's clock counts: %s", why)
+        self._told = True

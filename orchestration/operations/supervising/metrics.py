@@ -88,7 +88,7 @@ class KafkaReader:
         try:
             state = self._context.registry.state(snapshots=False)
             found = [each for each in statuses_of(self._context, state, parts=False) if each.release.state != "retired"]
-            totals = self._totals(self._context, found)
+            totals, at_ms = self._totals(self._context, found), self._context.now_ms()
         except Exception as error:
             self.close()
             if isinstance(error, AnotherRegistry):
@@ -98,7 +98,7 @@ class KafkaReader:
         self._heard_ms.update({each.release.name: each.beat.at_ms for each in found if each.beat is not None})
         wanted = [each.release.name for each in found if each.beat is not None or each.release.wanted == "running"]
         heard = {name: self._heard_ms[name] for name in wanted if name in self._heard_ms}
-        return Observation(state=state, found=found, totals=totals, heard_ms=heard, at_ms=self._context.now_ms())
+        return Observation(state=state, found=found, totals=totals, heard_ms=heard, at_ms=at_ms)
 
     def close(self) -> None:
         """Closes its connection; the next read opens another."""

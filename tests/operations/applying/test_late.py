@@ -21,13 +21,15 @@ from orchestration.operations.plans.stages.generations import (
     AwaitFollowers,
     BeginGeneration,
     DeleteCheckpoint,
+    FinishBatch,
     GiveBack,
     InheritState,
     Reach,
     Seize,
     Tombstone,
+    WriteClearing,
 )
-from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic, SetState
+from orchestration.operations.plans.stages.releases import DeleteFiles, DeleteGroup, DeleteTopic, Launch, SetState
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.clock import now_ms
@@ -281,6 +283,44 @@ def test_one_that_was_taken_over_gives_no_lease_back(tmp_path: Path) -> None:
     sleeper.log.entries += [Carried(id="op-1", holder=ELSEWHERE), left_by(ELSEWHERE, "op-1")]
     generations.give_back(sleeper.work, NAME)
     assert not sleeper.log.state().releases[NAME].lease_ended
+
+
+# -- what can be done twice without harm: it is not done either
+
+
+ENDED_ELSEWHERE = pytest.mark.parametrize("others", OVERTAKEN[:2], ids=["abandoned", "taken over"])
+
+
+@ENDED_ELSEWHERE
+@pytest.mark.parametrize("stage", [Launch(release=NAME), FinishBatch(release=NAME, timeout_s=9)], ids=lambda s: s.kind)
+def test_one_that_slept_starts_no_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: Stage, others: list[Entry]
+) -> None:
+    monkeypatch.setattr(generations, "progress_of", lambda *_: ENDED)
+    monkeypatch.setattr(generations, "is_unfinished", lambda *_: True)
+    sleeper = Sleeper(tmp_path, *LIVE, operation=Kind.RESET)
+    launched: list[str] = []
+    launcher: Any = SimpleNamespace(launch=lambda name, **_: launched.append(name))
+    sleeper.work.context = replace(sleeper.context, launcher=launcher)
+    with pytest.raises(Refused, match=REASONS):
+        sleeper.apply(stage, 1, *others)
+    assert launched == []
+
+
+@ENDED_ELSEWHERE
+def test_one_that_slept_while_it_read_the_keys_writes_no_delta(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[Entry]
+) -> None:
+    sleeper = Sleeper(tmp_path, *RESET, operation=Kind.RESET)
+
+    def keys(*_: Any, **__: Any) -> dict[str, list[str]]:
+        sleeper.log.entries += others
+        return {}
+
+    monkeypatch.setattr(consumers, "_keys", keys)
+    monkeypatch.setattr(consumers, "DeltaTopic", lambda *_: pytest.fail("a delta is written"))
+    with pytest.raises(Refused, match=REASONS):
+        sleeper.apply(WriteClearing(release=NAME, old=1), 99)
 
 
 # -- tombstones
