@@ -21,6 +21,10 @@ from pipelines.model.signs import Sign
 from pipelines.model.switch import abortion, emptying, expired
 from pipelines.model.unread import refuse_unread
 
+# after an outage of Kafka, all signs of life are old; a process that lives has this long to be heard again
+_SURE_S = 5.0
+_LISTEN_S = 0.25
+
 
 def ending(state: RegistryState, operation: Operation, outcome: str, detail: str) -> list[Entry]:
     """The entries that end an operation. They also abort its switch if that was not promoted."""
@@ -57,9 +61,10 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
 
     Raises Refused while another operation is under way on one of its releases, and while another process carries this one
     out: that lives, or may live and has given a sign of life in the last `lease_timeout_s`. From any other it is taken
-    over: that one does nothing more.
+    over: that one does nothing more. If it may live, this listens for 5 s first.
     """
     mine = this_process(context.settings)
+    _listen(context, plan.id, mine)
     carried = Carried(id=plan.id, holder=mine)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
@@ -98,6 +103,21 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
         return [*entries, opened, carried, *also]
 
     return context.registry.step(decide, op=plan.id, reason=plan.reason)
+
+
+def _listen(context: Context, plan_id: str, mine: Holder) -> None:
+    """Waits for a sign of life, for some seconds, if another process may carry out the operation and is silent."""
+    known = context.registry.state().operations.get(plan_id)
+    if (
+        known is None
+        or known.closed is not None
+        or known.carrier in (None, mine)
+        or is_alive(known.carrier) is not None
+    ):
+        return
+    deadline = context.monotonic() + _SURE_S
+    while carrier_of(context, known) is None and context.monotonic() < deadline:
+        context.sleep(_LISTEN_S)
 
 
 def carrier_of(context: Reading, operation: Operation) -> str | None:

@@ -129,7 +129,8 @@ def test_one_of_another_host_that_is_silent_is_taken_over_and_does_nothing_more(
         Applier(context_of(log), PLAN).run()
     assert "`switchyard operations`" in error.value.fix
     assert not any(isinstance(entry, WantedSet) for entry in log.entries)
-    journal.begin(context_of(log), PLAN)
+    passed_s = iter(range(100))
+    journal.begin(context_of(log, sleep=lambda _: None, monotonic=lambda: next(passed_s)), PLAN)
     with before_stage(Want, lambda: log.entries.append(Carried(id=PLAN.id, holder=ELSEWHERE))), pytest.raises(Refused):
         Applier(context_of(log), PLAN).run()
     assert not any(isinstance(entry, WantedSet) for entry in log.entries)
@@ -142,6 +143,8 @@ class Hosts:
         self.log = under_way()
         self.now_ms = 1_000_000
         self.here = "a"
+        # what happens while a host listens
+        self.meanwhile: Callable[[], None] = lambda: None
         monkeypatch.setattr(self.log, "now_ms", lambda: self.now_ms)
         for module in (journal, work):
             monkeypatch.setattr(module, "this_process", lambda _: self.process(self.here))
@@ -153,13 +156,17 @@ class Hosts:
         """Whether `host` may carry the operation out now."""
         self.here = host
         try:
-            journal.begin(context_of(self.log), PLAN)
+            journal.begin(context_of(self.log, sleep=self._pass, monotonic=lambda: self.now_ms / 1000), PLAN)
         except Refused as error:
             assert error.what.startswith("process 7 on clone, last sign of life ") and "carrying out" in error.what
             return False
         # the registry stamps it
         self.log.entries[-1] = self.log.entries[-1].model_copy(update={"at_ms": self.now_ms})
         return True
+
+    def _pass(self, seconds: float) -> None:
+        self.now_ms += int(seconds * 1000)
+        self.meanwhile()
 
     def gives_a_sign(self, host: str) -> None:
         self.log.heartbeats.signs[self.process(host)] = self.now_ms
@@ -175,8 +182,15 @@ def test_of_two_hosts_that_resume_an_operation_one_carries_it_out(monkeypatch: p
     # from here on, the first host is silent
     hosts.now_ms += 14_000
     assert not hosts.resumes("b")
-    hosts.now_ms += 1_000
-    assert hosts.resumes("b")
+    # after an outage, a sign is old at first
+    hosts.now_ms += 60_000
+    hosts.meanwhile = lambda: hosts.gives_a_sign("a")
+    assert not hosts.resumes("b")
+    hosts.meanwhile = lambda: None
+    silent_ms = hosts.now_ms
+    while not hosts.resumes("b"):
+        hosts.now_ms += 1_000
+    assert 19_000 <= hosts.now_ms - silent_ms <= 21_000
     # it wakes up: it changes nothing, and ends nothing
     hosts.here = "a"
     for late in (
