@@ -82,7 +82,7 @@ def carried_by(operation: Operation, sign_ms: int | None, settings: Settings, *,
         return named(carrier)
     ages_s = [(at_ms - each_ms) / 1000 for each_ms in (operation.carried_ms, sign_ms) if each_ms is not None]
     young_s = [age_s for age_s in ages_s if abs(age_s) < settings.lease_timeout_s]
-    return f"{named(carrier)}, last sign of life {max(0.0, min(young_s)):.1f} s ago" if young_s else None
+    return f"{named(carrier)} (last sign of life {max(0.0, min(young_s)):.1f} s ago)" if young_s else None
 
 
 def take_lease(registry: Registry, name: str, *, force: bool = False) -> LeaseTaken:

@@ -217,7 +217,7 @@ def test_one_that_may_live_carries_it_out_while_it_gives_signs(
     carried_s: float, sign_s: float | None, said: str | None
 ) -> None:
     found = carrier(ELSEWHERE, carried_s=carried_s, sign_s=sign_s)
-    assert found == (said and f"process 1 on another-host, last sign of life {said} s ago")
+    assert found == (said and f"process 1 on another-host (last sign of life {said} s ago)")
 
 
 def test_one_that_is_proven_alive_or_dead_needs_no_sign() -> None:

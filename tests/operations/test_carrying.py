@@ -158,7 +158,7 @@ class Hosts:
         try:
             journal.begin(context_of(self.log, sleep=self._pass, monotonic=lambda: self.now_ms / 1000), PLAN)
         except Refused as error:
-            assert error.what.startswith("process 7 on clone, last sign of life ") and "carrying out" in error.what
+            assert error.what.startswith("process 7 on clone (last sign of life ") and "carrying out" in error.what
             return False
         # the registry stamps it
         self.log.entries[-1] = self.log.entries[-1].model_copy(update={"at_ms": self.now_ms})
