@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
+
+_UNKNOWN = f"unknown to process {uuid.uuid4().hex}"
 
 
 def start_ticks(pid: int) -> int | None:
@@ -37,15 +40,19 @@ def boot_id() -> str:
 
 
 def namespaces() -> str:
-    """The namespaces in which this process sees pids and start times; "" if its /proc shows those of another one. A
-    process of a container has others, on the same boot. Raises OSError if Linux doesn't say.
+    """The namespaces in which this process sees pids and start times. A process of a container has others, on the same
+    boot. If /proc doesn't say them, or shows another process as this one, what this returns is equal to that of no other
+    process.
     """
-    if os.readlink("/proc/self") != str(os.getpid()):
-        return ""
-    found = [os.readlink("/proc/self/ns/pid")]
-    # a time namespace moves start times; Linux before 5.6 has none
-    if os.path.lexists(time := "/proc/self/ns/time"):
-        found.append(os.readlink(time))
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return _UNKNOWN
+        found = [os.readlink("/proc/self/ns/pid")]
+        # a time namespace moves start times; Linux before 5.6 has none
+        if os.path.lexists(time := "/proc/self/ns/time"):
+            found.append(os.readlink(time))
+    except OSError:
+        return _UNKNOWN
     return " ".join(found)
 
 

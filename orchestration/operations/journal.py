@@ -50,8 +50,8 @@ def aborting(state: RegistryState, operation_id: str, reason: str | None) -> lis
 def expire(registry: Registry) -> RegistryState:
     """Ends operations that are past their deadline; writes nothing if there are none."""
     state = registry.state()
-    # most often nothing is open: then nobody has to ask for the time
-    if any(operation.closed is None for operation in state.operations.values()) and expired(state, registry.now_ms()):
+    # most often nothing is open: then nobody has to ask for the time. Who can't ask the broker ends nothing
+    if state.has_open and expired(state, registry.now_ms()) and registry.knows_time:
         state = registry.step(lambda s: expired(s, registry.now_ms()), reason="deadline passed")
     return state
 
@@ -123,10 +123,11 @@ def _listen(context: Context, plan_id: str, mine: Holder) -> None:
 def carrier_of(context: Reading, operation: Operation) -> str | None:
     """Who carries out an operation, in words, as `carried_by`. Raises Unavailable without a broker."""
     carrier = operation.carrier
-    # what is proven needs no sign
-    if carrier is not None and is_alive(carrier) is None:
-        context.beats()
-    sign_ms = context.registry.heartbeats.sign_ms(carrier) if carrier is not None else None
+    # what is proven needs neither a sign nor the time
+    if carrier is None or is_alive(carrier) is not None:
+        return carried_by(operation, None, context.settings, at_ms=0)
+    context.beats()
+    sign_ms = context.registry.heartbeats.sign_ms(Sign(op=operation.opened.id, holder=carrier))
     return carried_by(operation, sign_ms, context.settings, at_ms=context.now_ms())
 
 
@@ -247,6 +248,7 @@ def journaled(
     `stays_open`: whether, by the registry, the operation has gone too far to be closed and must be resumed or
     abandoned. `give_up`: entries for the step that closes it as failed.
     """
+    _say_first(context, plan.id)
     begin(context, plan, also)
     try:
         with _signs_of_life(context, plan.id):
@@ -260,6 +262,16 @@ def journaled(
             error.fix = f"{error.fix}; {resume}" if error.fix else resume
         raise
     finish(context, plan)
+
+
+def _say_first(context: Context, plan_id: str) -> None:
+    """Gives a sign of life before the operation is opened or taken over. Raises Refused without the right, Unavailable
+    without an answer: who can't give signs may carry out nothing. The broker's answer also tells what time it is.
+    """
+    context.registry.state()
+    if context.registry.topic_id is not None:
+        with _signs_of_life(context, plan_id):
+            pass
 
 
 def _signs_of_life(context: Context, plan_id: str) -> AbstractContextManager[object]:

@@ -91,7 +91,8 @@ class Reading:
     def state_for_planning(self) -> RegistryState:
         """The registry as if operations past their deadline had been ended. Plans are made on this."""
         state = self.registry.state()
-        return fold(state, expired(state, self.now_ms()))
+        # most often nothing is open: then nobody has to ask for the time
+        return fold(state, expired(state, self.now_ms())) if state.has_open else state
 
     def holder(self, release: Release) -> str | None:
         """Who runs a release, in words; None: nobody."""
@@ -105,6 +106,6 @@ class Reading:
         """The newest progress record of a release. Raises as `newest_progress` does."""
         return newest_progress(self.settings, release, kept=self.registry.kept)
 
-    def beats(self, window_s: float = 60.0) -> dict[str, Heartbeat]:
-        """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds."""
+    def beats(self, window_s: float | None = None) -> dict[str, Heartbeat]:
+        """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds, as `Heartbeats.latest`."""
         return self.registry.heartbeats.latest(window_s=window_s)

@@ -58,7 +58,8 @@ class BrokerClock:
         self._own = own
         self._lock = threading.Lock()
         self._producer: Producer | None = None
-        # when the broker answered last, and its time then
+        # when it was asked last; when the broker answered last, and its time then
+        self._asked_s: float | None = None
         self._answered_s: float | None = None
         self._answer_ms: int | None = None
         self._told = False
@@ -66,11 +67,18 @@ class BrokerClock:
     def now_ms(self) -> int:
         """Milliseconds since the epoch. Raises Unavailable if the broker has never answered and doesn't now."""
         with self._lock:
-            if self._answered_s is None or self._elapsed() - self._answered_s >= _USED_S:
+            if self._asked_s is None or self._elapsed() - self._asked_s >= _USED_S:
                 self._ask()
+                # without an answer, too: each question may take as long as a request may
+                self._asked_s = self._elapsed()
             if self._answer_ms is None or self._answered_s is None:
                 return (self._own or now_ms)()
             return self._answer_ms + int((self._elapsed() - self._answered_s) * 1000)
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether what was told last is the broker's time."""
+        return self._answer_ms is not None
 
     def say(self, key: bytes) -> None:
         """Appends a record without a value, whose time also answers what time it is. Raises Refused without the right,
@@ -79,6 +87,7 @@ class BrokerClock:
         with self._lock:
             try:
                 self._take(self._append(key))
+                self._asked_s = self._answered_s
             except KafkaException as error:
                 raise failure(self._settings, error.args[0], topic=HEARTBEATS_TOPIC) from error
 
@@ -95,12 +104,9 @@ class BrokerClock:
             if forbidden(reason):
                 # as of a consumer, which compares no times
                 self._tell(logging.INFO, f"this login may not write to {HEARTBEATS_TOPIC} ({reason.str()})")
-                self._take(None)
-            elif reason.code() in NO_TOPIC:
-                self._take(None)
-            elif self._answer_ms is None:
+            elif reason.code() not in NO_TOPIC and self._answer_ms is None:
                 raise failure(self._settings, reason, topic=HEARTBEATS_TOPIC) from error
-            else:
+            elif self._answer_ms is not None:
                 # an older answer is still not ahead of the broker
                 log.info("the broker does not tell its time for now: %s", reason.str())
 

@@ -16,10 +16,9 @@ from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.log import LED_S, NO_TOPIC, LogReader
 from pipelines.kafka.topics import partition_count
-from pipelines.model.entries import Holder
 from pipelines.model.names import HEARTBEATS_TOPIC
 from pipelines.model.progress import Heartbeat, read_heartbeat
-from pipelines.model.signs import read_sign
+from pipelines.model.signs import Sign, read_sign
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -53,8 +52,8 @@ class Heartbeats:
         self._since_ms, self._read_ms, self._last_ms = 0, 0, 0
         # (release, token) -> that driver's newest heartbeat, and its time
         self._newest: dict[tuple[str, int], tuple[int, Heartbeat]] = {}
-        # a process that carries out an operation -> the time of its newest sign of life
-        self._signs: dict[Holder, int] = {}
+        # the time of each operation's and process's newest sign of life
+        self._signs: dict[Sign, int] = {}
         # the times of records that can't be read
         self._unread_ms: list[int] = []
 
@@ -63,18 +62,19 @@ class Heartbeats:
         """How many records of the last call's window this version can't read."""
         return len(self._unread_ms)
 
-    def sign_ms(self, holder: Holder) -> int | None:
-        """When `holder` last said that it carries out an operation, in ms by the broker's clock; None: not in the time that
-        the last call read.
-        """
-        return self._signs.get(holder)
+    def sign_ms(self, sign: Sign) -> int | None:
+        """When `sign` was last given, in ms by the broker's clock; None: not in the time that the last call read."""
+        return self._signs.get(sign)
 
-    def latest(self, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
+    def latest(self, *, window_s: float | None = None, now_ms: int | None = None) -> dict[str, Heartbeat]:
         """Release -> the newest heartbeat of its newest driver, from the last `window_s` seconds.
 
-        `now_ms`: the broker's time; None: it is asked. A heartbeat's time is the broker's if the topic's records carry that,
-        otherwise the driver's own. Raises Unavailable without a broker.
+        `window_s`: None: so long that a driver which is silent by now isn't taken for one that still starts. `now_ms`: the
+        broker's time; None: it is asked. A heartbeat's time is the broker's if the topic's records carry that, otherwise
+        the driver's own. Raises Unavailable without a broker.
         """
+        if window_s is None:
+            window_s = self._settings.boot_timeout_s + self._settings.lease_timeout_s
         until_ms = now_ms or self._clock.now_ms()
         from_ms = until_ms - int(window_s * 1000)
         try:
@@ -165,7 +165,7 @@ class Heartbeats:
         if value is None:
             sign = read_sign(message.key())
             if sign is not None:
-                self._signs[sign.holder] = at_ms
+                self._signs[sign] = at_ms
             return
         beat = _parsed(value)
         if beat is None:
@@ -179,7 +179,7 @@ class Heartbeats:
     def _forget_before(self, at_ms: int) -> None:
         self._since_ms = max(self._since_ms, at_ms)
         self._newest = {key: each for key, each in self._newest.items() if each[0] >= at_ms}
-        self._signs = {holder: each_ms for holder, each_ms in self._signs.items() if each_ms >= at_ms}
+        self._signs = {sign: each_ms for sign, each_ms in self._signs.items() if each_ms >= at_ms}
 
 
 def _left_s(deadline: float) -> float:

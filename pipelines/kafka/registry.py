@@ -90,6 +90,11 @@ class Registry:
         """
         return self.broker_clock.now_ms()
 
+    @property
+    def knows_time(self) -> bool:
+        """Whether what `now_ms` told last was the broker's time, not this machine's own."""
+        return self.broker_clock.is_brokers
+
     def signs_of_life(self, sign: Sign) -> SignsOfLife:
         """Sends `sign` again and again while it is entered; see `SignsOfLife`."""
         return SignsOfLife(self.broker_clock, sign, self.settings.heartbeat_s)

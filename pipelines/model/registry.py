@@ -268,6 +268,11 @@ class RegistryState:
         """An app's releases by version."""
         return sorted((r for r in self.releases.values() if r.spec.app == app), key=lambda r: r.spec.version)
 
+    @property
+    def has_open(self) -> bool:
+        """Whether an operation is open."""
+        return any(operation.closed is None for operation in self.operations.values())
+
     def blocking(self, release: str) -> Operation | None:
         """The open operation that blocks `release`, if any."""
         return next((o for o in self.operations.values() if o.blocks(release)), None)

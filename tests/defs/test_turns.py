@@ -309,7 +309,9 @@ def test_the_janitor_ends_what_is_over_whatever_is_refused(monkeypatch: pytest.M
     class Held(Platform):
         @contextmanager
         def open(self, say: Say, spark: object = None) -> Iterator[Context]:
-            registry = SimpleNamespace(state=lambda: fold(RegistryState(), entries), step=step, now_ms=lambda: 2)
+            registry = SimpleNamespace(
+                state=lambda: fold(RegistryState(), entries), step=step, now_ms=lambda: 2, knows_time=True
+            )
             yield SimpleNamespace(registry=registry)  # type: ignore[misc]
 
     def step(decide: Callable[[RegistryState], Sequence[Entry]], **_: object) -> RegistryState:

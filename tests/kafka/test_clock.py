@@ -103,9 +103,31 @@ def test_where_the_broker_tells_no_time_it_is_the_host_s(why: Callable[[World], 
     world = World()
     why(world)
     assert [world.clock.now_ms() for _ in range(3)] == [OWN_MS] * 3
-    assert len(world.asked) == 1
+    assert len(world.asked) == 1 and not world.clock.is_brokers
     world.fails, world.tells, world.passed_s = None, True, 5
     assert world.clock.now_ms() == world.broker_ms
+
+
+@pytest.mark.parametrize("why", [no_topic, no_right])
+def test_an_earlier_answer_counts_where_the_broker_tells_no_time_any_more(why: Callable[[World], None]) -> None:
+    world = World()
+    world.clock.now_ms()
+    why(world)
+    world.passed_s += 60
+    assert world.clock.now_ms() == world.broker_ms
+    assert world.clock.is_brokers
+
+
+def test_a_broker_that_does_not_answer_is_not_asked_each_time() -> None:
+    world = World()
+    world.clock.now_ms()
+    world.fails, world.passed_s = KafkaError._TIMED_OUT, world.passed_s + 5
+    for _ in range(10):
+        world.clock.now_ms()
+    assert len(world.asked) == 2
+    world.passed_s += 5
+    world.clock.now_ms()
+    assert len(world.asked) == 3
 
 
 def test_whoever_may_not_give_signs_of_life_is_refused() -> None:

@@ -160,11 +160,11 @@ class Heard(Heartbeats):
         super().__init__(Settings())
         self.signs: dict[Holder, int] = {}
 
-    def latest(self, *, window_s: float = 60.0, now_ms: int | None = None) -> dict[str, Heartbeat]:
+    def latest(self, *, window_s: float | None = None, now_ms: int | None = None) -> dict[str, Heartbeat]:
         return {}
 
-    def sign_ms(self, holder: Holder) -> int | None:
-        return self.signs.get(holder)
+    def sign_ms(self, sign: Sign) -> int | None:
+        return self.signs.get(sign.holder)
 
 
 class Log:
@@ -172,6 +172,9 @@ class Log:
 
     # there is no broker
     kept = None
+    topic_id = "a topic"
+    refuses_signs: Exception | None = None
+    knows_time = True
 
     def __init__(self, *entries: Entry) -> None:
         self.entries = list(entries)
@@ -192,6 +195,8 @@ class Log:
         return iter(self.entries)
 
     def signs_of_life(self, sign: Sign) -> AbstractContextManager[None]:
+        if self.refuses_signs is not None:
+            raise self.refuses_signs
         return nullcontext()
 
     def poll(self, timeout_s: float) -> bool:

@@ -101,6 +101,24 @@ def test_words_of_a_plan_that_are_no_text_are_shown_all_the_same(capsys: pytest.
         assert all(text in shown for text in ("5", "'a': 1", "2", "3"))
 
 
+def test_who_may_give_no_signs_of_life_takes_nothing_over() -> None:
+    log = under_way(Carried(id=PLAN.id, holder=ELSEWHERE))
+    before = list(log.entries)
+    log.refuses_signs = Refused("no right", fix="`switchyard acls`")
+    with pytest.raises(Refused, match="no right"):
+        journal.journaled(context_of(log), PLAN, lambda: pytest.fail("it is carried out"))
+    assert log.entries == before
+
+
+def test_who_does_not_know_the_time_ends_nothing() -> None:
+    log = under_way()
+    log.entries[-1] = log.entries[-1].model_copy(update={"deadline_ms": 1})
+    log.knows_time = False
+    assert journal.expire(cast(Any, log)).operations[PLAN.id].closed is None
+    log.knows_time = True
+    assert journal.expire(cast(Any, log)).operations[PLAN.id].closed is not None
+
+
 def test_one_process_at_a_time_carries_an_operation_out() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:

@@ -11,16 +11,16 @@ from pipelines.engine.lease import is_alive, named
 from pipelines.errors import SwitchyardError
 from pipelines.model.registry import Release
 
-# an operator who starts a dead driver again by hand has this long
-_GRACE_S = 4.0
+# an operator who starts a dead driver again by hand has this long; and after an outage of Kafka, all heartbeats are old
+_GRACE_S = 5.0
 _LOOK_S = 0.5
 
 
 class Vigil:
     """Watches the driver of one release while an operation waits for it.
 
-    Only certain facts count: the release has failed, its driver has ended its lease, or its process was on this host
-    and has died. For a driver that is silent, or on another host, the operation keeps waiting.
+    These count: the release has failed, its driver has ended its lease, or its process has died. A driver that lives is
+    waited for, even if it is silent. One that may live, as on another host, is waited for while it is heard.
     """
 
     def __init__(self, context: Context, name: str) -> None:
@@ -59,8 +59,11 @@ class Vigil:
         lease = release.lease
         if lease is None or release.lease_ended:
             return "its driver has stopped"
-        if is_alive(lease.holder) is False:
+        alive = is_alive(lease.holder)
+        if alive is False:
             return f"its driver, {named(lease.holder)}, has died"
+        if alive is None and self._context.holder(release) is None:
+            return f"its driver, {named(lease.holder)}, has sent no heartbeat for {self._context.settings.lease_timeout_s:g} s"
         return None
 
     def _comes_back(self, release: Release) -> bool:

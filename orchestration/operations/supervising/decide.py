@@ -19,7 +19,8 @@ _LONGEST_PAUSE_MS = 300_000
 _LASTED_MS = 900_000
 # a supervisor that has just reached Kafka again finds only old heartbeats; a driver that may live has this long to be heard
 _SURE_MS = 5_000
-# after a longer pause between two turns, silence is counted from the start again: the broker may have been down
+# After a longer pause between two turns, the silence of a process that lives is counted from the start again: it may have
+# been suspended with this host, and would be killed
 _GAP_MS = 30_000
 _OVER = ("failed", "retired")
 
@@ -34,7 +35,8 @@ class Attempt:
     def due(self, now: int) -> bool:
         """Whether the pause after this attempt is over."""
         pause_ms = min(_FIRST_PAUSE_MS * (1 << min(self.count - 1, 10)), _LONGEST_PAUSE_MS)
-        return now - self.at_ms >= pause_ms
+        # a time in the future is that of another broker, whose clock was ahead
+        return not 0 <= now - self.at_ms < pause_ms
 
 
 class Memory(BaseModel):
@@ -43,8 +45,8 @@ class Memory(BaseModel):
     turned: when the last turn was. attempts: release -> count and time of the starts in a row that did not last.
     silent: release -> since when its driver has sent no heartbeat although its process is, or may be, alive.
     trouble: release -> the last error of its driver, or why it could not be started. failed: the releases that are
-    known to have failed; None before the first turn. unread: the offset after the last unreadable registry entry that was alerted.
-    unread_heartbeats: how many heartbeats could not be read in the last turn. unread_progress: releases that were down
+    known to have failed; None before the first turn. unread: the offset after the last unreadable registry entry that
+    was alerted. unread_heartbeats: how many heartbeats could not be read in the last turn. unread_progress: releases that were down
     then and whose newest progress record could not be read. of_other_hosts: releases that are down and belong to
     another host.
     """
@@ -91,9 +93,8 @@ def decide(
 ) -> Decision:
     """What to do about the releases in `found`. Updates `memory`.
 
-    `living`: releases whose lease is held by a living process on this host. `unknown`: those whose lease is held by a process
-    that may live, such as one of another host. `booting`: releases that someone is
-    starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once. `held`:
+    `living`: releases whose lease is held by a living process on this host. `unknown`: those whose lease is held by a
+    process that may live, such as one of another host. `booting`: releases that someone is starting. `limit`: how often in a row a release is started. `room`: how many drivers may boot at once. `held`:
     releases that nobody starts from here: a newer version must, or another host.
     """
     memory.attempts = {name: (c, at) for name, (c, at) in memory.attempts.items() if now - at < _LASTED_MS}
@@ -103,7 +104,7 @@ def decide(
         for s in found
         if s.health == "down" and s.release.state not in _OVER and s.release.name not in held
     ]
-    silent = _silent(memory, [name for name in down if name in living or name in unknown], now)
+    silent = _silent(memory, [name for name in down if name in living or name in unknown], living, now)
     hung = [name for name in silent if name in living]
     start: list[str] = []
     give_up: list[str] = []
@@ -149,9 +150,10 @@ def unreadable_progress(memory: Memory, found: Mapping[str, str]) -> list[Progre
     return [ProgressUnread(release=name, why=why) for name, why in found.items() if name not in before]
 
 
-def _silent(memory: Memory, unheard: Sequence[str], now: int) -> list[str]:
+def _silent(memory: Memory, unheard: Sequence[str], living: Collection[str], now: int) -> list[str]:
     """The releases that this supervisor has not heard for so long that it is sure. `unheard`: those not heard now."""
-    known, memory.turned = memory.silent if now - memory.turned <= _GAP_MS else {}, now
+    gap, memory.turned = now - memory.turned > _GAP_MS, now
+    known = {name: since for name, since in memory.silent.items() if not (gap and name in living)}
     memory.silent = {name: known.get(name, now) for name in unheard}
     return [name for name, since in memory.silent.items() if now - since >= _SURE_MS]
 

@@ -18,6 +18,7 @@ from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError
+from pipelines.kafka.clock import now_ms
 from pipelines.model.entries import Entry, LeaseEnded, LeaseTaken, Opened, StateSet, WantedSet
 from pipelines.settings import Settings
 from tests.operations.builders import Log, context_of, staged
@@ -77,11 +78,18 @@ def test_a_release_that_failed_is_said_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert found[1].what == f"{NAME} has failed: out of heap"
 
 
-@pytest.mark.parametrize("holder", [MINE, ELSEWHERE])
-def test_one_that_lives_or_of_which_nothing_is_known_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, holder: Any
+def test_one_that_lives_is_waited_for_and_so_is_one_elsewhere_that_is_heard_or_starts(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert Watch(monkeypatch, taken(holder)).says(60) is None
+    assert Watch(monkeypatch, taken(MINE)).says(60) is None
+    assert Watch(monkeypatch, taken(ELSEWHERE).model_copy(update={"at_ms": now_ms()})).says(60) is None
+
+
+def test_one_elsewhere_that_is_silent_is_said_once_that_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(monkeypatch, taken(ELSEWHERE))
+    found = watch.says(60)
+    assert found is not None and 5 <= found[0] < 8
+    assert "has sent no heartbeat for 15 s, and no supervisor starts it again" in found[1].what
 
 
 def test_a_supervised_one_is_waited_for_and_one_that_is_to_stop_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,18 @@ def test_one_that_may_live_elsewhere_is_replaced_once_its_silence_is_sure() -> N
     assert decided(memory, status(), unknown={NAME}, now=NOW + 6_000).start == ()
 
 
+def test_a_supervisor_with_long_pauses_replaces_one_that_may_live_too() -> None:
+    """After a reboot, nothing is proven of the driver of the boot before."""
+    memory = Memory()
+    found = [decided(memory, status(), unknown={NAME}, now=NOW + s * 60_000) for s in range(2)]
+    assert [each.start for each in found] == [(), (NAME,)]
+
+
+def test_a_start_in_the_future_is_that_of_another_broker_s_clock() -> None:
+    memory = Memory(attempts={NAME: (3, NOW + 60_000)})
+    assert decided(memory, status()).start == (NAME,)
+
+
 def test_one_that_is_heard_again_was_only_slow() -> None:
     memory = Memory()
     decided(memory, status(), living={NAME})

@@ -32,6 +32,7 @@ class FakeRegistry:
     """A registry of entries in memory. `error`: what a step raises that would write."""
 
     kept = None
+    knows_time = True
 
     def __init__(self, entries: Sequence[Entry], error: Exception | None = None) -> None:
         self.entries = list(entries)
