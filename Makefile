@@ -42,6 +42,8 @@ export GX_ANALYTICS_ENABLED := false
 export DAGSTER_DISABLE_TELEMETRY := yes
 # a run starts an interpreter with Dagster and Spark in it: on two busy cores that takes longer than Dagster's 60 s
 export DAGSTER_GRPC_TIMEOUT_SECONDS := 300
+# where it is set, each process would compile all modules again: for the tests that takes 8 s of CPU time
+export PYTHONDONTWRITEBYTECODE :=
 
 ##@ Start here
 .PHONY: help setup demo demo-down test ui

@@ -120,12 +120,12 @@ def seen_in(spark: SparkSession, records: pd.DataFrame, batches: int) -> tuple[d
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize(("size", "keys"), [(3_000, 30), pytest.param(50_000, 1_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("size", "keys"), [(3_000, 30), pytest.param(20_000, 1_000, marks=pytest.mark.long)])
 def test_as_of_finds_what_pandas_finds_in_few_batches_and_in_many(spark: SparkSession, size: int, keys: int) -> None:
     records = numbers(size, keys, 1)
     expected = by_pandas(records)
     assert {None, *range(5)} < set(expected.values())
-    for batches in (2, 5) if size < 10_000 else (11, 41):
+    for batches in (2, 5) if size < 10_000 else (7, 23):
         found, late = seen_in(spark, records, batches)
         assert late == 0
         assert found == expected
