@@ -29,6 +29,7 @@ _LOCK = "lock"
 # a folder this old has its lock, or an owner that is dead
 _LOCKED_BY_NOW_S = 60.0
 _INTERRUPT_S = 0.05
+_LOOK_S = 0.5
 # DuckDB has no other way to say that it may not use more of the disk
 _NO_ROOM = "max_temp_directory_size"
 
@@ -54,6 +55,9 @@ def with_database(settings: Settings, work: Callable[[DuckDBPyConnection, Path, 
 
         done = thread.submit(work, data, folder, check)
         try:
+            # Python looks for a signal only when a wait begins or ends: one that comes in between would be noticed at the end
+            while not wait([done], _LOOK_S).done:
+                pass
             return done.result()
         finally:
             # if this thread was interrupted; a query that begins after one call is ended by the next
