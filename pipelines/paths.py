@@ -1,7 +1,9 @@
-"""Paths under the state folder. No name from the registry can lead out of it."""
+"""Paths under the state folder and the store. No name from the registry can lead out of them."""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -31,8 +33,8 @@ def below(root: Path, *parts: str) -> Path:
         found = Path()
     if found != path:
         raise SwitchyardError(
-            f"{root.joinpath(*parts)} is a link in the state folder, or is under one: it leads to {found}",
-            fix="replace the link by the files; only the state folder itself (SWITCHYARD_STATE_DIR) may be a link",
+            f"{root.joinpath(*parts)} is a link in the folder {root}, or is under one: it leads to {found}",
+            fix=f"replace the link by the files; only {root} itself may be a link",
         )
     return path
 
@@ -43,3 +45,19 @@ def remove(root: Path, *parts: str) -> None:
     A folder that is missing or can't be deleted is no error. Raises as `below` does.
     """
     shutil.rmtree(below(root, *parts), ignore_errors=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Gives the folder `source` the path `target`, which must be free. It is there whole or not at all, even if it has to be
+    copied from another disk first.
+    """
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(source, unfinished)
+        os.replace(unfinished, target)
+        shutil.rmtree(source)

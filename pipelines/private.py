@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def keep_private() -> None:
 
 
 def private(folder: Path) -> Path:
-    """Creates the state folder with 0700, or sets an existing one to that. It protects what older versions wrote, too.
+    """Creates the state folder, or that of the store, with 0700, or sets an existing one to that. It protects what older versions wrote, too.
 
     A folder that holds anything else, such as a home folder, or that belongs to another user, stays as it is; that is
     logged as a warning.
@@ -40,11 +41,12 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def write_private(state: Path, path: Path, data: bytes) -> None:
-    """Writes a file in the state folder `state`, whole or not at all: who reads meanwhile sees the file before."""
-    private(state)
+def write_private(root: Path, path: Path, data: bytes) -> None:
+    """Writes a file in the state folder or the store `root`, whole or not at all: who reads meanwhile sees the file before."""
+    private(root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
+    # a process of another host may have the same id
+    temporary = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}")
     temporary.touch(mode=0o600)
     temporary.write_bytes(data)
     os.replace(temporary, path)

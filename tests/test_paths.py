@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +28,7 @@ from pipelines.engine.table_file import table_path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Staged, StateSet, StaticTableSpec
-from pipelines.paths import below, remove
+from pipelines.paths import below, move, remove
 from pipelines.settings import Settings
 from tests.operations.builders import Log, evidence, spec
 
@@ -97,7 +99,7 @@ def test_a_link_that_leads_elsewhere_is_refused(settings: Settings, outside: Pat
     link(root / "inside", root / "there")
     link(root / "itself", root / "itself")
     for parts in (("checkpoints",), ("checkpoints", "g1.t1"), ("inside", "x"), ("itself",)):
-        with pytest.raises(SwitchyardError, match="is a link in the state folder, or is under one"):
+        with pytest.raises(SwitchyardError, match=r"is a link in the folder .*, or is under one"):
             below(root, *parts)
         with pytest.raises(SwitchyardError, match="is a link"):
             remove(root, *parts)
@@ -190,7 +192,7 @@ def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(setting
     (state / "tables" / f"{'1' * 64}.jsonl").write_bytes(b"{}")
     way_out = link(state / "evidence" / "diff-1", outside)
     stage = DeleteFiles(release=NAME, code_digest=DIGEST, evidence=("diff-1",), tables=(DIGEST,))
-    with pytest.raises(SwitchyardError, match="diff-1 is a link in the state folder"):
+    with pytest.raises(SwitchyardError, match="diff-1 is a link in the folder"):
         applied(settings, stage)
     assert kept.is_dir() and (state / "code" / f"{DIGEST}.zip").exists() and (outside / "precious").exists()
     way_out.unlink()
@@ -198,3 +200,27 @@ def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(setting
     assert not kept.parent.exists() and not (state / "run" / NAME).exists()
     assert not (state / "code" / f"{DIGEST}.zip").exists()
     assert [each.name for each in (state / "tables").iterdir()] == [f"{'1' * 64}.jsonl"]
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_a_folder_is_moved_whole_to_another_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_disk: bool
+) -> None:
+    (tmp_path / "spill" / "inside").mkdir(parents=True)
+    (tmp_path / "spill" / "inside" / "file").write_text("all")
+    (tmp_path / "store" / ".fold.unfinished" / "of-an-attempt-before").mkdir(parents=True)
+    replace, asked = os.replace, []
+
+    def replaced(source: Path, target: Path) -> None:
+        asked.append(source)
+        if not same_disk and source == tmp_path / "spill":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        replace(source, target)
+
+    monkeypatch.setattr("pipelines.paths.os.replace", replaced)
+    move(tmp_path / "spill", tmp_path / "store" / "fold")
+    found = [
+        path.relative_to(tmp_path / "store" / "fold").as_posix() for path in (tmp_path / "store" / "fold").rglob("*")
+    ]
+    assert found == ["inside", "inside/file"] and not (tmp_path / "spill").exists()
+    assert len(asked) == (1 if same_disk else 2)

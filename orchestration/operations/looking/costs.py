@@ -68,8 +68,8 @@ def _topic_bytes(context: Reading, topic: str, partitions: int) -> int | None:
 
 
 def free_bytes(settings: Settings) -> int:
-    """The free bytes on the disk of the state folder, which holds states and the embedded broker's results."""
-    folder = settings.state_dir.resolve()
+    """The free bytes on the disk of the store, which holds states and, by default, the embedded broker's results."""
+    folder = settings.store_dir.resolve()
     return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
 
 
