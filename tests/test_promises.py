@@ -20,8 +20,11 @@ NEVER = {"skip", "skipif", "xfail"}
 
 
 def selections(makefile: str) -> list[Expression]:
-    """What `make test` and `make test-long` select by marks."""
-    found = [re.search(rf'^{name}: .*\n\t.* -m (?:"([^"]+)"|(\S+)) ', makefile, re.M) for name in ("test", "test-long")]
+    """What `make test`, `make test-long` and `make test-cluster` select by marks."""
+    found = [
+        re.search(rf'^{name}: .*\n\t.* -m (?:"([^"]+)"|(\S+)) ', makefile, re.M)
+        for name in ("test", "test-long", "test-cluster")
+    ]
     return [Expression.compile(each[1] or each[2]) for each in found if each]
 
 
@@ -124,7 +127,7 @@ def test_each_promise_names_a_test() -> None:
 
 def test_the_page_is_read() -> None:
     assert NOT_PROMISED and len(TESTS) > 100 and len(promises(PROMISES)) > 60
-    assert len(SELECTIONS) == 2
+    assert len(SELECTIONS) == 3
 
 
 def test_what_is_not_run_is_seen() -> None:
