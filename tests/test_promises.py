@@ -1,4 +1,4 @@
-"""docs/reliability.md promises nothing without a test: each one that it names exists, and `make test` or `make test-long` runs it."""
+"""docs/reliability.md promises nothing without a test: each one that it names exists, and a target of make runs it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def fault_of(name: str) -> str | None:
     if test not in marks:
         return f"there is no {test} in {file}"
     if not is_run(marks[test]):
-        return f"neither `make test` nor `make test-long` runs {name}: its marks are {sorted(marks[test])}"
+        return f"neither `make test`, `make test-long` nor `make test-cluster` runs {name}: its marks are {sorted(marks[test])}"
     return None
 
 
