@@ -28,7 +28,15 @@ _AUTHORITY = re.compile(r"(?:[^/?#]*:)?/*([^/?#]*)")
 _REPOSITORIES = "spark.jars.repositories"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 # masters for which tasks run in the driver's own process
-_LOCAL_MASTER = re.compile(r"local(\[.*)?")
+_LOCAL_MASTER = re.compile(r"local(\[(\*|\d+)( *, *\d+)?\])?")
+_OTHER_MASTER = re.compile(r"spark://.+|local-cluster\[.+\]")
+# how long a driver may take besides the wait for its executors, until its first heartbeat
+_BOOT_S = 30.0
+# Spark properties that have a setting of their own, or that Switchyard relies on; what to do instead
+_NOT_IN_SPARK = {
+    "spark.master": "set spark_master, or SWITCHYARD_SPARK_MASTER, which other settings must fit",
+    "spark.hadoop.fs.defaultFS": "leave it out, and write the scheme into paths: the store is on local or mounted disks",
+}
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
 _IDENTITY = re.compile(
     r"sasl\.(?!mechanisms?$|oauthbearer\.(method|token\.endpoint\.url)$|kerberos\.service\.name$).*"
@@ -193,14 +201,8 @@ class Settings(BaseSettings):
     executor_heap_mb: int = Field(
         1024,
         ge=512,
-        description="Heap of an executor's JVM. Used with `spark_master` only. Raise it if executors run out of memory.",
-    )
-    executor_overhead_mb: int = Field(
-        1024,
-        ge=384,
-        description="Memory of an executor besides its heap: a quarter of the heap for RocksDB, and the Python workers. YARN and "
-        "Kubernetes reserve it; a standalone cluster does not know it. Raise it if executors are killed for taking too much "
-        "memory.",
+        description="Heap of an executor's JVM. It takes a quarter more for RocksDB, and its Python workers' memory. Used with "
+        "`spark_master` only. Raise it if executors run out of memory.",
     )
     spark_ui_port: int = Field(
         0,
@@ -386,6 +388,35 @@ class Settings(BaseSettings):
             )
         return value
 
+    @field_validator("spark")
+    @classmethod
+    def _no_property_with_a_setting(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, instead in _NOT_IN_SPARK.items():
+            if name in value:
+                raise ValueError(f"spark takes no {name}: {instead}")
+        return value
+
+    # a variable can't be taken away from a child process in a folder that has a switchyard.toml, but can be empty
+    @field_validator(
+        "bootstrap_servers",
+        "store_url",
+        "data_docs_url",
+        "spark_master",
+        "driver_host",
+        "driver_bind_address",
+        mode="before",
+    )
+    @classmethod
+    def _empty_is_not_set(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+    @field_validator("spark_master")
+    @classmethod
+    def _known_master(cls, value: str | None) -> str | None:
+        if value is None or _LOCAL_MASTER.fullmatch(value) or _OTHER_MASTER.fullmatch(value):
+            return value
+        raise ValueError(f"spark_master takes spark://HOST:PORT, local or local[N]; {value} is not supported yet")
+
     @field_validator("state_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
@@ -410,11 +441,6 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _fit_for_executors(self) -> Self:
-        if self.executor_overhead_mb < self.executor_heap_mb // 4:
-            raise ValueError(
-                f"executor_overhead_mb is {self.executor_overhead_mb}, but RocksDB alone takes a quarter of executor_heap_mb, "
-                f"{self.executor_heap_mb // 4}: raise executor_overhead_mb"
-            )
         if self.spark_master is None or not self.executors_elsewhere:
             return self
         if self.bootstrap_servers is None:
@@ -422,12 +448,27 @@ class Settings(BaseSettings):
                 "with spark_master, executors on other hosts read from Kafka, but the embedded broker listens on this machine "
                 "alone: set bootstrap_servers"
             )
-        if not self.store_shared:
+        if not self.store_shared or self.store_url is None:
             raise ValueError(
                 "with spark_master, executors on other hosts need the files of the store: put it on a file system that all "
                 "hosts share, name that folder in store_url, and set store_shared = true"
             )
+        if self.executor_timeout_s + _BOOT_S > self.boot_timeout_s:
+            raise ValueError(
+                f"a driver may take {self.boot_timeout_s:g} s until its first heartbeat, but may wait {self.executor_timeout_s:g} s "
+                f"for executors alone: set boot_timeout_s to {self.executor_timeout_s + _BOOT_S:g} or more, or lower "
+                "executor_timeout_s"
+            )
         return self
+
+    @classmethod
+    def apart(cls, folder: Path, **given: Any) -> Self:
+        """The settings of a run that has all its files in `folder`, and its tasks in its own processes.
+
+        For whoever deletes the folder, or fills it with releases of a cluster of its own: the user's store is not touched.
+        """
+        home = folder.expanduser().absolute()
+        return cls(**given, state_dir=home, store_url=str(home), store_shared=False, spark_master=None)
 
     def model_post_init(self, context: Any) -> None:
         for name in type(self).model_fields:
@@ -504,12 +545,12 @@ class Settings(BaseSettings):
         return self.model_copy(update={"spark_master": None}) if self.executors_elsewhere else self
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables, including secrets."""
+        """These settings as environment variables, including secrets. Empty: not set."""
         import json
 
         out: dict[str, str] = {}
-        for name, value in self.model_dump(exclude_none=True).items():
-            shown = revealed(value) if isinstance(value, Mapping) else value
+        for name, value in self.model_dump().items():
+            shown = revealed(value) if isinstance(value, Mapping) else "" if value is None else value
             out[f"SWITCHYARD_{name.upper()}"] = json.dumps(shown) if isinstance(shown, dict | tuple) else str(shown)
         return out
 
@@ -527,7 +568,7 @@ class Settings(BaseSettings):
 
         out = self.environment_of_driver()
         if self.executors_elsewhere:
-            del out["SWITCHYARD_SPARK_MASTER"]
+            out["SWITCHYARD_SPARK_MASTER"] = ""
         drop_holders(out)
         return {**out, "SWITCHYARD_SPARK": json.dumps(without_secrets(self.spark))}
 

@@ -125,7 +125,12 @@ def test_clients_read_committed_and_partition_as_java_does() -> None:
 
 def elsewhere(**more: Any) -> Settings:
     """The settings of a driver whose tasks run on other hosts."""
-    given = {"bootstrap_servers": "k:1", "spark_master": "spark://host:7077", "store_shared": True}
+    given = {
+        "bootstrap_servers": "k:1",
+        "spark_master": "spark://host:7077",
+        "store_url": "/store",
+        "store_shared": True,
+    }
     return Settings(**{**given, **more})
 
 
@@ -307,7 +312,7 @@ def test_without_executors_a_driver_is_reached_from_this_machine_only(master: st
     assert not [name for name in conf if name.startswith("spark.executor.")]
 
 
-@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://host", "local-cluster[2,1,512]"])
+@pytest.mark.parametrize("master", ["spark://host:7077", "spark://a:7077,b:7077", "local-cluster[2,1,512]"])
 def test_what_executors_elsewhere_get(master: str, jars: Path) -> None:
     conf = session_conf(
         elsewhere(
@@ -315,8 +320,8 @@ def test_what_executors_elsewhere_get(master: str, jars: Path) -> None:
         )
     )
     assert (conf["spark.driver.host"], conf["spark.driver.bindAddress"]) == ("a.example.com", "a.example.com")
-    got = [conf[f"spark.{name}"] for name in ("executor.instances", "executor.cores", "cores.max", "executor.memory")]
-    assert got == ["3", "4", "12", "2048m"]
+    got = [conf[f"spark.{name}"] for name in ("executor.cores", "cores.max", "executor.memory")]
+    assert got == ["4", "12", "2048m"]
     # RocksDB runs in the executors
     assert conf["spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"] == "512"
     behind_nat = session_conf(elsewhere(driver_host="a.example.com", driver_bind_address="10.0.0.1"))
@@ -330,7 +335,9 @@ def test_what_executors_elsewhere_get(master: str, jars: Path) -> None:
     [
         ({"store_shared": False}, "store_shared = true"),
         ({"bootstrap_servers": None}, "set bootstrap_servers"),
-        ({"executor_heap_mb": 8192}, "raise executor_overhead_mb"),
+        ({"store_url": None}, "name that folder in store_url"),
+        ({"store_url": ""}, "name that folder in store_url"),
+        ({"executor_timeout_s": 100}, "set boot_timeout_s to 130 or more"),
     ],
 )
 def test_executors_elsewhere_need(change: dict[str, Any], named: str) -> None:
@@ -340,8 +347,80 @@ def test_executors_elsewhere_need(change: dict[str, Any], named: str) -> None:
 
 def test_trials_and_checks_run_on_this_machine(jars: Path) -> None:
     assert session_conf(elsewhere().on_this_machine(), cores=1)["spark.master"] == "local[1]"
-    assert "SWITCHYARD_SPARK_MASTER" not in elsewhere().environment_of_trial()
+    assert elsewhere().environment_of_trial()["SWITCHYARD_SPARK_MASTER"] == ""
     assert elsewhere().environment_of_driver()["SWITCHYARD_SPARK_MASTER"] == "spark://host:7077"
+
+
+@pytest.mark.parametrize(
+    "master", ["yarn", "k8s://host", "locale[2]", "local[2", "local[x]", "spark://", "mesos://host:1"]
+)
+def test_a_master_that_was_never_tried_is_refused_by_name(master: str) -> None:
+    with pytest.raises(ValidationError, match="spark_master takes spark://HOST:PORT") as caught:
+        elsewhere(spark_master=master)
+    assert f"{master} is not supported yet" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["spark.master", "spark.hadoop.fs.defaultFS"])
+def test_a_property_that_has_its_own_place_is_not_taken_from_the_table(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"spark takes no {name}"):
+        Settings(spark={name: "local[4]"})
+
+
+def test_what_hadoop_s_own_configuration_says_moves_no_checkpoint(jars: Path) -> None:
+    assert {session_conf(each)["spark.hadoop.fs.defaultFS"] for each in (Settings(), elsewhere())} == {"file:///"}
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "switchyard.toml").write_text('store_url = "/of/the/file"\nspark_master = "local[3]"\n')
+    for name in (
+        "STORE_URL",
+        "SPARK_MASTER",
+        "BOOTSTRAP_SERVERS",
+        "DRIVER_HOST",
+        "DRIVER_BIND_ADDRESS",
+        "DATA_DOCS_URL",
+    ):
+        monkeypatch.setenv(f"SWITCHYARD_{name}", "")
+    found = Settings()
+    assert found.store_dir == found.state_dir and found.embedded
+    assert (found.spark_master, found.driver_host, found.driver_bind_address, found.data_docs_url) == (None,) * 4
+
+
+@pytest.mark.parametrize("where", ["variables", "file"])
+def test_a_run_apart_never_touches_the_store_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs = {"bootstrap_servers": "k:1", "store_url": "/theirs", "spark_master": "spark://theirs:7077"}
+    if where == "file":
+        (tmp_path / "switchyard.toml").write_text("".join(f'{name} = "{text}"\n' for name, text in theirs.items()))
+    else:
+        for name, text in theirs.items():
+            monkeypatch.setenv(f"SWITCHYARD_{name.upper()}", text)
+    own = Settings.apart(Path("own"), bootstrap_servers=None)
+    for environment in (own.child_environment(), own.environment_of_driver(), own.environment_of_trial()):
+        with monkeypatch.context() as child:
+            for name, text in environment.items():
+                child.setenv(name, text)
+            found = Settings()
+        assert (found.state_dir, found.store_dir, found.spark_master) == (tmp_path / "own", tmp_path / "own", None)
+        assert found.embedded
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "demo/run.py",
+        "demo/down.py",
+        "benchmarks/__main__.py",
+        "orchestration/jvm/class_archive.py",
+        "pipelines/testing/session.py",
+    ],
+)
+def test_whoever_makes_a_state_folder_of_its_own_has_a_store_of_its_own(module: str) -> None:
+    text = (Path(__file__).resolve().parents[1] / module).read_text()
+    assert "Settings.apart(" in text and "Settings(" not in text
 
 
 # -- the store

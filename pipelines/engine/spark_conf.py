@@ -94,6 +94,8 @@ def session_conf(
         "spark.sql.streaming.minBatchesToRetain": "20",
         **_state_conf(settings.executor_heap_mb if settings.executors_elsewhere else heap_mb),
         "spark.sql.streaming.pollingDelay": f"{_poll_ms(settings)}ms",
+        # Spark gets paths without a scheme. A Hadoop configuration of this host may name another file system for them
+        "spark.hadoop.fs.defaultFS": "file:///",
         # the default starts a process for each local file that it renames
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.hadoop.fs.file.impl": _LOCAL_FILES,
@@ -133,12 +135,10 @@ def executors_conf(settings: Settings) -> dict[str, str]:
     return {
         "spark.driver.host": host,
         "spark.driver.bindAddress": settings.driver_bind_address or host,
-        # YARN and Kubernetes count executors, a standalone cluster counts their cores
-        "spark.executor.instances": str(settings.executors),
+        # a standalone cluster counts cores, not executors
         "spark.cores.max": str(settings.executors * settings.executor_cores),
         "spark.executor.cores": str(settings.executor_cores),
         "spark.executor.memory": f"{settings.executor_heap_mb}m",
-        "spark.executor.memoryOverhead": f"{settings.executor_overhead_mb}m",
         "spark.executor.extraClassPath": _class_path(),
         "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
         "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING[settings.log_format]}",
