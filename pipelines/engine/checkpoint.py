@@ -19,7 +19,7 @@ from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.parts import Loss, lost_checkpoint
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
-from pipelines.paths import below, remove
+from pipelines.paths import below, remove, set_aside
 from pipelines.private import private
 from pipelines.settings import Settings
 
@@ -109,10 +109,14 @@ def size_of(path: Path | None) -> int:
 
 
 def forget(settings: Settings, release: str, generation: int, upto: int | None = None) -> None:
-    """Deletes the checkpoints of a generation. `upto`: only those of this token and older ones."""
+    """Deletes the checkpoints of a generation. `upto`: only those of this token and older ones.
+
+    An executor of a driver that was killed may write its last state files later, into a new folder of the old name. No
+    checkpoint is taken from there, as it has no plan.
+    """
     for token, path in _folders(settings, release, generation):
         if upto is None or token <= upto:
-            shutil.rmtree(path)
+            shutil.rmtree(set_aside(path))
 
 
 def inherit(
