@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,7 @@ from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm_process import start_jvm
 from pipelines.engine.jvm_producer import JvmProducer
 from pipelines.engine.member import GroupMember
-from pipelines.engine.orders import Orders
-from pipelines.engine.preflight import require_executors, require_places
+from pipelines.engine.orders import Held, Orders
 from pipelines.engine.query import Query
 from pipelines.engine.session import build_session, send_code
 from pipelines.engine.static import StaticTables
@@ -171,13 +171,22 @@ class Boot:
         return goal, limits
 
     def _session(self) -> SparkSession:
-        """Spark's session. Raises ExecutorsUnfit if its executors, on other hosts, can't run a batch."""
+        """Spark's session. Raises ExecutorsUnfit if its executors, on other hosts, can't run a batch, and as `_check` does."""
         if not self._settings.executors_elsewhere:
             return build_session(self._settings, self._name)
+        # a local driver starts without it
+        from pipelines.engine.preflight import require_executors, require_places
+
         require_places(self._settings)
         spark = build_session(self._settings, self._name)
-        require_executors(spark, self._settings, self._name)
+        require_executors(spark, self._settings, self._name, self._check)
         return spark
+
+    def _check(self) -> None:
+        """Raises Superseded, StopWanted or PartLost if the driver must end before it has booted."""
+        # what can't be understood is waited out once the driver has booted
+        with suppress(Held):
+            self._orders.check_newest()
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """The sizes of the input's records; empty if Kafka does not answer. Spark's query then finds out why."""

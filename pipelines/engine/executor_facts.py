@@ -7,6 +7,8 @@ import platform
 import secrets
 import socket
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,12 +18,13 @@ _PACKAGES = ("pyspark", "pandas", "pyarrow", "numpy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """`versions`: of Python and packages, by name. `user`: the numeric id. `unread`, `unwritten`: why the file of the driver
+    """`versions`: of Python and packages, by name. `code`: a digest of Switchyard itself. `user`: the numeric id. `unread`, `unwritten`: why the file of the driver
     can't be read, and why none can be written beside it; None: it can.
     """
 
     host: str
     versions: dict[str, str]
+    code: str
     user: int
     unread: str | None
     unwritten: str | None
@@ -32,10 +35,22 @@ def look(path: str, text: str) -> Facts:
     return Facts(
         host=socket.gethostname(),
         versions={"Python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        code=digest_of(Path(__file__).parents[1]),
         user=os.geteuid(),
         unread=_unread(Path(path), text),
         unwritten=_unwritten(Path(path)),
     )
+
+
+@cache
+def digest_of(package: Path) -> str:
+    """A digest of the modules of `pipelines`, without the apps: an app's code comes from the store."""
+    found = sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if name.parts[0] != "apps":
+            found.update(f"{name}\0{sha256(path.read_bytes()).hexdigest()}\0".encode())
+    return found.hexdigest()
 
 
 def _version(package: str) -> str:

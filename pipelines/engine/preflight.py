@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -40,8 +40,6 @@ _CONNECT_S = 5.0
 _POLL_S = 0.5
 # once one executor is there, the others get this long to be checked, too
 _OTHERS_S = 5.0
-# a job gets at least so much of the time, however late the executors came
-_JOB_S = 20.0
 _OWN_CLASS = "io.switchyard.LocalFiles"
 
 
@@ -65,8 +63,7 @@ def require_places(settings: Settings) -> None:
         )
     address = settings.driver_bind_address or settings.driver_host or settings.host
     try:
-        with socket.socket() as trying:
-            trying.bind((address, 0))
+        _listen(address)
     except OSError as error:
         raise ExecutorsUnfit(
             f"the driver can't listen on {address} for its executors: {error.strerror or error}",
@@ -75,11 +72,26 @@ def require_places(settings: Settings) -> None:
         ) from error
 
 
+def _listen(address: str) -> None:
+    """Raises OSError unless this host has `address`, a name or an address of either family."""
+    refused: OSError | None = None
+    for family, kind, protocol, _, place in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+        try:
+            with socket.socket(family, kind, protocol) as trying:
+                trying.bind(place)
+        except OSError as error:
+            refused = error
+        else:
+            return
+    raise refused or OSError(f"{address} has no address")
+
+
 def _addresses(master: str) -> Iterator[tuple[str, int]]:
+    """Hosts, without the brackets of an IPv6 address, and ports of the masters."""
     for each in master.removeprefix(_STANDALONE).split(","):
         host, _, port = each.rpartition(":")
         if port.isdigit():
-            yield host, int(port)
+            yield host.strip("[]"), int(port)
 
 
 def _answers(address: tuple[str, int]) -> bool:
@@ -93,19 +105,47 @@ def _answers(address: tuple[str, int]) -> bool:
 # -- once the session is there
 
 
-def require_executors(spark: SparkSession, settings: Settings, release: str) -> None:
-    """Raises ExecutorsUnfit unless the executors can run the batches of `release`: within `executor_timeout_s`, or 40 s
-    later for jobs that don't end.
+class _Late(Exception):
+    """The time is up."""
+
+
+class _Failed(Exception):
+    """A job has raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def require_executors(
+    spark: SparkSession, settings: Settings, release: str, check: Callable[[], object] = lambda: None
+) -> None:
+    """Raises ExecutorsUnfit unless the executors can run the batches of `release`, at most `executor_timeout_s` later.
 
     It looks at the executors that are there a few seconds after the first one. One that comes later isn't looked at.
+    `check`: called twice a second; it may raise, if the driver must end.
     """
     until = time.monotonic() + settings.executor_timeout_s
-    _await_executors(spark, settings, until)
+    _await_executors(spark, settings, until, check)
+    try:
+        _require_fit(spark, settings, release, until, check)
+    except _Late:
+        raise ExecutorsUnfit(
+            f"executors have come, but have not run the first jobs {settings.executor_timeout_s:g} s after the driver's start",
+            fix="raise SWITCHYARD_EXECUTOR_TIMEOUT_S, and SWITCHYARD_BOOT_TIMEOUT_S with it, if the cluster is slow; the logs of "
+            "the executors, on the hosts of Spark's workers, tell what they wait for",
+        ) from None
+
+
+def _require_fit(
+    spark: SparkSession, settings: Settings, release: str, until: float, check: Callable[[], object]
+) -> None:
+    """Raises ExecutorsUnfit unless the executors that are there can do what a batch needs; _Late after `until`."""
     tasks = 2 * settings.executors * settings.executor_cores
     try:
-        without = _in_time(partial(_hosts_without_classes, spark, tasks), until)
-    except Exception as error:
-        raise _unreachable(settings, f"a first job on them failed: {_said(error)}") from error
+        without = _in_time(partial(_hosts_without_classes, spark, tasks), until, check)
+    except _Failed as error:
+        raise _unreachable(settings, f"a first job on them failed: {_said(error.error)}") from error.error
     if without:
         raise ExecutorsUnfit(
             f"no such class on {_list(without)}: executors there do not have Switchyard's jars",
@@ -116,10 +156,10 @@ def require_executors(spark: SparkSession, settings: Settings, release: str) -> 
         facts = partial(look, str(path), text)
         try:
             found = _in_time(
-                lambda: spark.sparkContext.range(tasks, numSlices=tasks).map(lambda _: facts()).collect(), until
+                lambda: spark.sparkContext.range(tasks, numSlices=tasks).map(lambda _: facts()).collect(), until, check
             )
-        except Exception as error:
-            raise _other_python(f"executors can't run the driver's Python: {_said(error)}") from error
+        except _Failed as error:
+            raise _other_python(f"executors can't run the driver's Python: {_said(error.error)}") from error.error
         wrong = unfit(look(str(path), text), found, settings.store_dir)
     if wrong is not None:
         raise wrong
@@ -134,6 +174,11 @@ def unfit(mine: Facts, found: Iterable[Facts], store: Path) -> ExecutorsUnfit | 
             return _other_python(
                 f"other Python on {each.host}: it has {_versions(other)}, the driver has "
                 f"{_versions({name: mine.versions[name] for name in other})}"
+            )
+        if each.code != mine.code:
+            return ExecutorsUnfit(
+                f"other version of Switchyard on {each.host}: what is in {INSTALLATION / 'pipelines'} there is not what the driver has",
+                fix=f"install the same version on each host: {INSTALLATION} needs the same files there",
             )
         if each.unread is not None:
             return ExecutorsUnfit(
@@ -174,11 +219,14 @@ def _unreachable(settings: Settings, why: str) -> ExecutorsUnfit:
     )
 
 
-def _await_executors(spark: SparkSession, settings: Settings, until: float) -> None:
+def _await_executors(
+    spark: SparkSession, settings: Settings, until: float, check: Callable[[], object] = lambda: None
+) -> None:
     """Waits for the executors. Raises ExecutorsUnfit if none has come by `until`, on the clock of `monotonic`."""
-    started = False
+    started: bool | None = False
     others: float | None = None
     while True:
+        check()
         context = spark.sparkContext._jsc.sc()
         there = context.getExecutorMemoryStatus().size() - 1 if not context.isStopped() else 0
         now = time.monotonic()
@@ -189,9 +237,10 @@ def _await_executors(spark: SparkSession, settings: Settings, until: float) -> N
         # a standalone master gives up on a driver whose executors die ten times in a row
         if context.isStopped():
             raise _unreachable(settings, "they were started again and again, and ended before they had connected")
-        started = started or _are_started(spark, settings)
         if now > until and not there:
-            raise _none_came(settings, started)
+            raise _none_came(settings, bool(started))
+        if started is False:
+            started = _ask(spark, settings, min(until, now + _CONNECT_S), check)
         time.sleep(_POLL_S)
 
 
@@ -208,6 +257,18 @@ def _none_came(settings: Settings, started: bool) -> ExecutorsUnfit:
     )
 
 
+def _ask(spark: SparkSession, settings: Settings, until: float, check: Callable[[], object]) -> bool | None:
+    """Whether a master has started executors. None: no answer came by `until`, so it need not be asked again.
+
+    Spark itself waits two minutes for an answer.
+    """
+    try:
+        return _in_time(partial(_are_started, spark, settings), until, check)
+    except (_Late, _Failed) as error:
+        log.info("whether the master has started executors is unknown: %s", str(error) or "no answer in time")
+        return None
+
+
 def _are_started(spark: SparkSession, settings: Settings) -> bool:
     """Whether a standalone master has given this driver cores, by its page. False also if that can't be read."""
     master = settings.spark_master or ""
@@ -215,9 +276,12 @@ def _are_started(spark: SparkSession, settings: Settings) -> bool:
         return False
     for host, port in _addresses(master):
         with suppress(Py4JError, OSError, ValueError):
-            with urllib.request.urlopen(f"http://{host}:{_page_port(host, port)}/json/", timeout=_CONNECT_S) as page:
+            place = f"[{host}]" if ":" in host else host
+            with urllib.request.urlopen(f"http://{place}:{_page_port(place, port)}/json/", timeout=_CONNECT_S) as page:
                 apps = json.load(page)["activeapps"]
-            return any(each["id"] == spark.sparkContext.applicationId and each["cores"] > 0 for each in apps)
+            # a standby master has no apps
+            if any(each["id"] == spark.sparkContext.applicationId and each["cores"] > 0 for each in apps):
+                return True
     return False
 
 
@@ -252,22 +316,26 @@ def _file_in_store(settings: Settings, release: str) -> Iterator[tuple[Path, str
         path.unlink(missing_ok=True)
 
 
-def _in_time(job: Callable[[], Answer], until: float) -> Answer:
-    """What `job` returns. Raises TimeoutError if it does not end in time; it is left behind, as the driver then ends."""
+def _in_time(job: Callable[[], Answer], until: float, check: Callable[[], object]) -> Answer:
+    """What `job` returns. Raises _Failed if it fails, _Late if it does not end in time; it is left behind. Raises what
+    `check` does meanwhile.
+    """
     done: Future[Any] = Future()
 
     def run() -> None:
         try:
             done.set_result(job())
-        except BaseException as error:
-            done.set_exception(error)
+        except Exception as error:
+            done.set_exception(_Failed(error))
 
     Thread(target=run, name="preflight", daemon=True).start()
-    limit_s = max(until - time.monotonic(), _JOB_S)
-    try:
-        answer: Answer = done.result(limit_s)
-    except TimeoutError:
-        raise TimeoutError(f"it did not end within {limit_s:.0f} s") from None
+    while not done.done():
+        check()
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise _Late
+        wait([done], min(_POLL_S, left_s))
+    answer: Answer = done.result()
     return answer
 
 
