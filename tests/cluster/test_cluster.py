@@ -109,6 +109,7 @@ def test_nothing_is_lost_or_doubled_though_executors_and_the_driver_s_host_are_l
         until("no executors took their place", lambda: len(_executors(cluster)) == 2 * len(RELEASES), SLOW_S)
 
         # 2. the drivers' host is cut off; nobody is told, and its drivers go on as they can
+        old = set(_executors(cluster))
         cluster.one.cut_off()
         cluster.supervise(cluster.two)
         until(
@@ -117,6 +118,7 @@ def test_nothing_is_lost_or_doubled_though_executors_and_the_driver_s_host_are_l
             SLOW_S,
         )
         _await_batches(cluster)
+        until("executors that hear nothing of their driver go on", lambda: not old & set(_executors(cluster)), SLOW_S)
         # it never comes back
         cluster.one.end()
         for end in inputs:
