@@ -59,7 +59,7 @@ demo-down: setup ## stop what `make demo` left running
 	@$(BIN)/python -m demo.down
 
 test: setup ## all tests except the long ones and those with a browser: about 10 minutes on 2 cores
-	@$(BIN)/pytest $(TESTS) -m "not (ui or long)" $(PYTEST)
+	@$(BIN)/pytest $(TESTS) -m "not (ui or long or cluster)" $(PYTEST)
 
 # only their user can read what Dagster and its runs write. Whoever can connect may do all that the user may: from
 # elsewhere, connect through a proxy with a login (docs/dagster.md)
@@ -136,7 +136,7 @@ $(CLASSES): $(SCALA) $(PYSPARK)
 	@$(BIN)/python -m orchestration.jvm.class_archive || true
 
 ##@ To work on it
-.PHONY: lint typecheck types test-types test-fast test-ui test-long docs runbook bench lock clean distclean
+.PHONY: lint typecheck types test-types test-fast test-ui test-long test-cluster docs runbook bench lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -150,7 +150,7 @@ test-types: setup
 	  $(addprefix --disable-error-code=,misc no-any-return redundant-expr unused-ignore)
 
 test-fast: setup ## for each save: the tests that need neither broker nor Spark, without the slow ones
-	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui or long or slow)" $(PYTEST)
+	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui or long or cluster or slow)" $(PYTEST)
 
 test-ui: setup ## the tests that look at the UI with a browser (chromium)
 	@command -v chromium >/dev/null || { echo "error: no chromium on the path" >&2; \
@@ -159,6 +159,10 @@ test-ui: setup ## the tests that look at the UI with a browser (chromium)
 
 test-long: setup ## the life of each app, the demo, a running Dagster, the commands of docs/runbook.md and docs/tutorial.md, Kafka Streams, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
+
+# in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started
+test-cluster: setup ## drivers whose Spark runs on other hosts, which are network namespaces: needs root
+	@unshare --net --mount --pid --fork --kill-child --mount-proc $(BIN)/pytest -n 0 -m cluster $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use
 docs: setup ## the documents as a site in build/docs, with a page for each command; a dead link is an error

@@ -79,7 +79,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     asked = parsed()
     home = Path(tempfile.mkdtemp(prefix="switchyard-bench-"))
-    settings = Settings(state_dir=home, broker_port=asked.port)
+    settings = Settings.apart(home, broker_port=asked.port)
     broker = EmbeddedBroker(settings)
     broker.start(60)
     try:

@@ -12,7 +12,7 @@ from pipelines.settings import Settings
 def main() -> None:
     home = Path(os.environ.get("SWITCHYARD_STATE_DIR") or ROOT / ".switchyard").absolute()
     # its broker is its own, whatever cluster the settings name
-    end_demo(Settings(state_dir=home if home.name == "demo" else home / "demo", bootstrap_servers=None))
+    end_demo(Settings.apart(home if home.name == "demo" else home / "demo", bootstrap_servers=None))
     print("the demo is stopped")
 
 

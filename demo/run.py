@@ -56,7 +56,7 @@ class Demo:
         home = Path(os.environ.get("SWITCHYARD_STATE_DIR") or ROOT / ".switchyard").absolute()
         self._report_path = home / "demo-report.json"
         # the progress bar moves with each batch
-        self._settings = Settings(state_dir=home / "demo", max_records_per_batch=400_000)
+        self._settings = Settings.apart(home / "demo", max_records_per_batch=400_000)
         self._env = self._settings.child_environment()
         self._ui, self._ui_port = ui, ui_port
         self._console = Console(highlight=False)
@@ -312,11 +312,14 @@ class Demo:
             poll_s=0.5,
         )
         self._keep = True
-        where = self._settings.state_dir
+        # the store of the user must not be that of the demo's commands
+        apart = ("STATE_DIR", "STORE_URL", "SPARK_MASTER")
+        environment = self._settings.environment()
+        where = " ".join(f"SWITCHYARD_{name}={environment[f'SWITCHYARD_{name}']}" for name in apart)
         self._console.print(
             f"\nthe Dagster UI is at http://127.0.0.1:{self._ui_port} (process group {ui.pid}); "
             f"both versions run on, and {RATE:,} trades a second come in\n"
-            f"  terminal:  export SWITCHYARD_STATE_DIR={where}\n"
+            f"  terminal:  export {where}\n"
             f"  to end it: make demo-down"
         )
 

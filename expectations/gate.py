@@ -42,7 +42,7 @@ def run_gate(spark: SparkSession, request: GateRequest) -> Verdict:
     with withheld(request.settings.driver_environment):
         checks = checks_of(request.suite, _inputs(request), request.code)
     schema = _schema(request.schema_ddl)
-    records = read_range(spark, request.settings, request.topic, request.start, request.end)
+    records = read_range(spark, request.settings.on_this_machine(), request.topic, request.start, request.end)
     if request.avro is not None:
         records = records.withColumn("value", as_json(F.col("value"), request.avro))
     if request.table:

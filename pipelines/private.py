@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def keep_private() -> None:
 
 
 def private(folder: Path) -> Path:
-    """Creates the state folder with 0700, or sets an existing one to that. It protects what older versions wrote, too.
+    """Creates the state folder or the folder of the store with 0700, or gives an existing one these permissions. They
+    protect what older versions wrote, too.
 
     A folder that holds anything else, such as a home folder, or that belongs to another user, stays as it is; that is
     logged as a warning.
@@ -36,15 +38,22 @@ def private(folder: Path) -> Path:
     if found.st_uid == os.geteuid() and {each.name for each in folder.iterdir()} <= _OURS:
         folder.chmod(0o700)
     else:
-        log.warning("other users may read the state folder %s: if it holds nothing else, run chmod 700 on it", folder)
+        log.warning("other users may read %s: if it holds nothing but Switchyard's files, run chmod 700 on it", folder)
     return folder
 
 
-def write_private(state: Path, path: Path, data: bytes) -> None:
-    """Writes a file in the state folder `state`, whole or not at all: who reads meanwhile sees the file before."""
-    private(state)
+def temporary_beside(path: Path) -> Path:
+    """A path for the file that will replace `path`. No other process has it, even if one of another host has the same id."""
+    return path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def write_private(root: Path, path: Path, data: bytes) -> None:
+    """Writes a file below `root`, the state folder or that of the store, whole or not at all. Until then, readers see the
+    old file.
+    """
+    private(root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary = temporary_beside(path)
     temporary.touch(mode=0o600)
     temporary.write_bytes(data)
     os.replace(temporary, path)

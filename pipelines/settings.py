@@ -8,9 +8,10 @@ import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+from urllib.parse import unquote, urlsplit
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -25,6 +26,17 @@ _PROPERTY = re.compile(r"[a-z]+([._][a-z]+)+")
 # the user, the host and the port of a URL, with or without a scheme
 _AUTHORITY = re.compile(r"(?:[^/?#]*:)?/*([^/?#]*)")
 _REPOSITORIES = "spark.jars.repositories"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+# masters for which tasks run in the driver's own process
+_LOCAL_MASTER = re.compile(r"local(\[(\*|\d+)( *, *\d+)?\])?")
+_OTHER_MASTER = re.compile(r"spark://.+|local-cluster\[.+\]")
+# how long a driver may take besides the wait for its executors, until its first heartbeat
+_BOOT_S = 30.0
+# Spark properties that have a setting of their own, or that Switchyard relies on; what to do instead
+_NOT_IN_SPARK = {
+    "spark.master": "set spark_master, or SWITCHYARD_SPARK_MASTER, which other settings must fit",
+    "spark.hadoop.fs.defaultFS": "leave it out, and write the scheme into paths: the store is on local or mounted disks",
+}
 # who a process is: users, passwords, keys, JAAS lines and all that is new in `sasl.`; the rest says how to log in
 _IDENTITY = re.compile(
     r"sasl\.(?!mechanisms?$|oauthbearer\.(method|token\.endpoint\.url)$|kerberos\.service\.name$).*"
@@ -90,6 +102,17 @@ class Settings(BaseSettings):
         description="Folder for everything on disk: broker data, checkpoints, frozen code, static tables, evidence, logs. A "
         "relative path starts in the folder where a command runs. Set it on a server, so that all commands use one folder.",
     )
+    store_url: str | None = Field(
+        None,
+        description="Folder for what other hosts need, too: checkpoints, frozen code, static tables, evidence and Data Docs. A "
+        "path, or a `file:` URL. Without it, they are in `state_dir`. Set it to a folder of a file system that all hosts have "
+        "at the same path, if a release may run on several hosts or with `spark_master`.",
+    )
+    store_shared: bool = Field(
+        False,
+        description="Whether all hosts see the same files in `store_url`. Set it to true once they do. With a `spark_master` on "
+        "other hosts, commands and drivers refuse to run before that.",
+    )
     broker_port: int = Field(
         19092,
         ge=1,
@@ -149,8 +172,37 @@ class Settings(BaseSettings):
     )
     spark_master: str | None = Field(
         None,
-        description="Where Spark runs its tasks, such as `spark://host:7077`. Without it they run in the driver, on "
-        "`driver_cores` cores. Set it if one machine is too small.",
+        description="Where the tasks of drivers run, such as `spark://host:7077`. Without it they run in the driver, on "
+        "`driver_cores` cores. Trials and checks always run on the machine of their command. Set it if one machine is too "
+        "small; it needs `store_shared` and `bootstrap_servers`.",
+    )
+    driver_host: str | None = Field(
+        None,
+        description="Name or address by which executors reach the driver's host. Without it, that is the host's own name. Set "
+        "it on each host if executors can't resolve that name. Used with `spark_master` only.",
+    )
+    driver_bind_address: str | None = Field(
+        None,
+        description="Address on which the driver listens for executors. Without it, that is `driver_host`. Set it if "
+        "`driver_host` is not an address of the host itself, as behind a NAT. Used with `spark_master` only.",
+    )
+    executors: int = Field(
+        2,
+        ge=1,
+        description="How many executors each driver asks for. Used with `spark_master` only. Raise it if the lag of a release "
+        "grows and the cluster has idle cores.",
+    )
+    executor_cores: int = Field(
+        2,
+        ge=1,
+        description="How many tasks an executor runs at the same time. Used with `spark_master` only. Raise it together with "
+        "`executor_heap_mb`.",
+    )
+    executor_heap_mb: int = Field(
+        1024,
+        ge=512,
+        description="Heap of an executor's JVM. It takes a quarter more for RocksDB, and its Python workers' memory. Used with "
+        "`spark_master` only. Raise it if executors run out of memory.",
     )
     spark_ui_port: int = Field(
         0,
@@ -248,6 +300,12 @@ class Settings(BaseSettings):
         description="How long a driver may take until its first heartbeat: a JVM starts slowly on busy cores. Raise it if "
         "drivers are given up while they start.",
     )
+    executor_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        description="How long a driver that starts waits until executors have run a first job. Then it ends, and says what is "
+        "wrong. Used with `spark_master` only. Raise it if your cluster takes longer to start executors.",
+    )
     restart_limit: int = Field(
         6,
         ge=1,
@@ -330,10 +388,87 @@ class Settings(BaseSettings):
             )
         return value
 
+    @field_validator("spark")
+    @classmethod
+    def _no_property_with_a_setting(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for name, instead in _NOT_IN_SPARK.items():
+            if name in value:
+                raise ValueError(f"spark takes no {name}: {instead}")
+        return value
+
+    # a variable can't be taken away from a child process in a folder that has a switchyard.toml, but can be empty
+    @field_validator(
+        "bootstrap_servers",
+        "store_url",
+        "data_docs_url",
+        "spark_master",
+        "driver_host",
+        "driver_bind_address",
+        mode="before",
+    )
+    @classmethod
+    def _empty_is_not_set(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+    @field_validator("spark_master")
+    @classmethod
+    def _known_master(cls, value: str | None) -> str | None:
+        if value is None or _LOCAL_MASTER.fullmatch(value) or _OTHER_MASTER.fullmatch(value):
+            return value
+        raise ValueError(f"spark_master takes spark://HOST:PORT, local or local[N]; {value} is not supported yet")
+
     @field_validator("state_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("store_url")
+    @classmethod
+    def _a_folder(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        scheme = _SCHEME.match(value)
+        if scheme is None:
+            return str(Path(value).expanduser().absolute())
+        if scheme[1].lower() != "file":
+            raise ValueError(f"store_url takes a path or a file: URL; {scheme[1]}: is not supported")
+        place = urlsplit(value)
+        if place.netloc not in ("", "localhost") or not place.path.startswith("/") or place.query or place.fragment:
+            raise ValueError(
+                "store_url takes a file: URL with an absolute path and nothing else: file:///path/of/the/store"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _fit_for_executors(self) -> Self:
+        if self.spark_master is None or not self.executors_elsewhere:
+            return self
+        if self.bootstrap_servers is None:
+            raise ValueError(
+                "with spark_master, executors on other hosts read from Kafka, but the embedded broker listens on this machine "
+                "alone: set bootstrap_servers"
+            )
+        if not self.store_shared or self.store_url is None:
+            raise ValueError(
+                "with spark_master, executors on other hosts need the files of the store: put it on a file system that all "
+                "hosts share, name that folder in store_url, and set store_shared = true"
+            )
+        if self.executor_timeout_s + _BOOT_S > self.boot_timeout_s:
+            raise ValueError(
+                f"a driver may take {self.boot_timeout_s:g} s until its first heartbeat, but may wait {self.executor_timeout_s:g} s "
+                f"for executors alone: set boot_timeout_s to {self.executor_timeout_s + _BOOT_S:g} or more, or lower "
+                "executor_timeout_s"
+            )
+        return self
+
+    @classmethod
+    def apart(cls, folder: Path, **given: Any) -> Self:
+        """The settings of a run that has all its files in `folder`, and its tasks in its own processes.
+
+        For whoever deletes the folder, or fills it with releases of a cluster of its own: the user's store is not touched.
+        """
+        home = folder.expanduser().absolute()
+        return cls(**given, state_dir=home, store_url=str(home), store_shared=False, spark_master=None)
 
     def model_post_init(self, context: Any) -> None:
         for name in type(self).model_fields:
@@ -371,6 +506,18 @@ class Settings(BaseSettings):
         return revealed(self.kafka)
 
     @property
+    def store_dir(self) -> Path:
+        """The folder of the store: that of `store_url`, or else the state folder."""
+        if self.store_url is None:
+            return self.state_dir
+        return Path(self.store_url if _SCHEME.match(self.store_url) is None else unquote(urlsplit(self.store_url).path))
+
+    @property
+    def executors_elsewhere(self) -> bool:
+        """Whether the tasks of drivers run in executors, which may be on other hosts, and not in the driver itself."""
+        return self.spark_master is not None and _LOCAL_MASTER.fullmatch(self.spark_master) is None
+
+    @property
     def host(self) -> str:
         return socket.gethostname()
 
@@ -390,13 +537,20 @@ class Settings(BaseSettings):
             }
         return self.model_copy(update={"kafka": {**shared, **own}, "driver_kafka": {}})
 
+    def on_this_machine(self) -> Settings:
+        """The settings of a Spark session that is no driver's: its tasks run in its own process.
+
+        A trial or a check must not wait for cores of a cluster that drivers have taken, nor be reachable from there.
+        """
+        return self.model_copy(update={"spark_master": None}) if self.executors_elsewhere else self
+
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables, including secrets."""
+        """These settings as environment variables, including secrets. Empty: not set."""
         import json
 
         out: dict[str, str] = {}
-        for name, value in self.model_dump(exclude_none=True).items():
-            shown = revealed(value) if isinstance(value, Mapping) else value
+        for name, value in self.model_dump().items():
+            shown = revealed(value) if isinstance(value, Mapping) else "" if value is None else value
             out[f"SWITCHYARD_{name.upper()}"] = json.dumps(shown) if isinstance(shown, dict | tuple) else str(shown)
         return out
 
@@ -413,6 +567,8 @@ class Settings(BaseSettings):
         import json
 
         out = self.environment_of_driver()
+        if self.executors_elsewhere:
+            out["SWITCHYARD_SPARK_MASTER"] = ""
         drop_holders(out)
         return {**out, "SWITCHYARD_SPARK": json.dumps(without_secrets(self.spark))}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +28,7 @@ from pipelines.engine.table_file import table_path
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Staged, StateSet, StaticTableSpec
-from pipelines.paths import below, remove
+from pipelines.paths import below, move, remove, set_aside
 from pipelines.settings import Settings
 from tests.operations.builders import Log, evidence, spec
 
@@ -97,7 +99,7 @@ def test_a_link_that_leads_elsewhere_is_refused(settings: Settings, outside: Pat
     link(root / "inside", root / "there")
     link(root / "itself", root / "itself")
     for parts in (("checkpoints",), ("checkpoints", "g1.t1"), ("inside", "x"), ("itself",)):
-        with pytest.raises(SwitchyardError, match="is a link in the state folder, or is under one"):
+        with pytest.raises(SwitchyardError, match=r"is a link in the folder .*, or is under one"):
             below(root, *parts)
         with pytest.raises(SwitchyardError, match="is a link"):
             remove(root, *parts)
@@ -190,7 +192,7 @@ def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(setting
     (state / "tables" / f"{'1' * 64}.jsonl").write_bytes(b"{}")
     way_out = link(state / "evidence" / "diff-1", outside)
     stage = DeleteFiles(release=NAME, code_digest=DIGEST, evidence=("diff-1",), tables=(DIGEST,))
-    with pytest.raises(SwitchyardError, match="diff-1 is a link in the state folder"):
+    with pytest.raises(SwitchyardError, match="diff-1 is a link in the folder"):
         applied(settings, stage)
     assert kept.is_dir() and (state / "code" / f"{DIGEST}.zip").exists() and (outside / "precious").exists()
     way_out.unlink()
@@ -198,3 +200,111 @@ def test_files_are_deleted_whole_or_where_one_leads_elsewhere_not_at_all(setting
     assert not kept.parent.exists() and not (state / "run" / NAME).exists()
     assert not (state / "code" / f"{DIGEST}.zip").exists()
     assert [each.name for each in (state / "tables").iterdir()] == [f"{'1' * 64}.jsonl"]
+
+
+@pytest.mark.parametrize("same_disk", [True, False])
+def test_a_folder_is_moved_whole_to_another_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_disk: bool
+) -> None:
+    (tmp_path / "spill" / "inside").mkdir(parents=True)
+    (tmp_path / "spill" / "inside" / "file").write_text("all")
+    (tmp_path / "store" / ".fold.unfinished" / "of-an-attempt-before").mkdir(parents=True)
+    replace, asked = os.replace, []
+
+    def replaced(source: Path, target: Path) -> None:
+        asked.append(source)
+        if not same_disk and source == tmp_path / "spill":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        replace(source, target)
+
+    monkeypatch.setattr("pipelines.paths.os.replace", replaced)
+    move(tmp_path / "spill", tmp_path / "store" / "fold")
+    found = [
+        path.relative_to(tmp_path / "store" / "fold").as_posix() for path in (tmp_path / "store" / "fold").rglob("*")
+    ]
+    assert found == ["inside", "inside/file"] and not (tmp_path / "spill").exists()
+    assert len(asked) == (1 if same_disk else 2)
+
+
+def other_disks(monkeypatch: pytest.MonkeyPatch, source: Path) -> list[Path]:
+    """Puts `source` on another disk than all else. Returns the list of paths that are then synced."""
+    replace, fsync = os.replace, os.fsync
+    synced: list[Path] = []
+
+    def replaced(origin: Path, target: Path) -> None:
+        if origin == source:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        assert synced, "what was copied is not on the disk yet"
+        replace(origin, target)
+
+    def kept(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr("pipelines.paths.os.replace", replaced)
+    monkeypatch.setattr("pipelines.paths.os.fsync", kept)
+    return synced
+
+
+def test_a_move_to_another_disk_is_on_that_disk_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, store = tmp_path / "spill", tmp_path / "store"
+    (source / "inside").mkdir(parents=True)
+    (source / "inside" / "file").write_text("all")
+    store.mkdir()
+    synced = other_disks(monkeypatch, source)
+    copied = store / ".fold.unfinished"
+
+    def refuse(path: Path, **_: Any) -> None:
+        # the copy stands, so a source that stays harms nobody
+        if path == source and not _.get("ignore_errors"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pipelines.paths.shutil.rmtree", refuse)
+    move(source, store / "fold")
+    assert set(synced) == {copied, copied / "inside", copied / "inside" / "file"}
+    assert (store / "fold" / "inside" / "file").read_text() == "all"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_copy_that_fails_leaves_nothing_and_names_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    source, store = tmp_path / "spill", tmp_path / "store"
+    source.mkdir()
+    (source / "file").write_text("all")
+    store.mkdir()
+    other_disks(monkeypatch, source)
+
+    def full(_: int) -> None:
+        raise error
+
+    monkeypatch.setattr("pipelines.paths.os.fsync", full)
+    expected = SwitchyardError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught:
+        move(source, store / "fold")
+    if isinstance(caught.value, SwitchyardError):
+        assert caught.value.what == f"{store / 'fold'} can't be written: No space left on device"
+        assert f"the disk of {store}" in str(caught.value.fix)
+    assert list(store.iterdir()) == [] and (source / "file").read_text() == "all"
+
+
+def test_a_folder_into_which_others_write_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it is deleted, an executor that nobody has told writes one file after the other into it."""
+    folder = tmp_path / "checkpoints" / "g1.t4"
+    (folder / "state").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".g1.t4.0a1b2c3d.deleted" / "left").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".g1.t40.0a1b2c3d.deleted").mkdir()
+    rmdir = os.rmdir
+
+    def late(path: str, **rest: Any) -> None:
+        if folder.is_dir():
+            (folder / "state" / "late").touch()
+        rmdir(path, **rest)
+
+    monkeypatch.setattr("os.rmdir", late)
+    remove(tmp_path, "checkpoints", "g1.t4")
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [".g1.t40.0a1b2c3d.deleted"]
+    folder.mkdir()
+    assert set_aside(folder).parent == folder.parent and not folder.exists()

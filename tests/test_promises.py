@@ -1,4 +1,4 @@
-"""docs/reliability.md promises nothing without a test: each one that it names exists, and `make test` or `make test-long` runs it."""
+"""docs/reliability.md promises nothing without a test: each one that it names exists, and CI runs it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ TESTS = sorted(set(NAMED.findall(PAGE)))
 NEVER = {"skip", "skipif", "xfail"}
 
 
-def selections(makefile: str) -> list[Expression]:
-    """What `make test` and `make test-long` select by marks."""
-    found = [re.search(rf'^{name}: .*\n\t.* -m (?:"([^"]+)"|(\S+)) ', makefile, re.M) for name in ("test", "test-long")]
+def targets(ci: str) -> list[str]:
+    """The targets of tests that CI makes, each on a line of its own."""
+    return re.findall(r"^make (test\S*)$", ci, re.M)
+
+
+def selections(makefile: str, names: list[str]) -> list[Expression]:
+    """What these targets select by marks."""
+    found = [re.search(rf'^{name}: .*\n\t.* -m (?:"([^"]+)"|(\S+)) ', makefile, re.M) for name in names]
     return [Expression.compile(each[1] or each[2]) for each in found if each]
 
 
-SELECTIONS = selections((ROOT / "Makefile").read_text())
+TARGETS = targets((ROOT / ".ci" / "run").read_text())
+SELECTIONS = selections((ROOT / "Makefile").read_text(), TARGETS)
 
 
 @cache
@@ -100,7 +106,7 @@ def fault_of(name: str) -> str | None:
     if test not in marks:
         return f"there is no {test} in {file}"
     if not is_run(marks[test]):
-        return f"neither `make test` nor `make test-long` runs {name}: its marks are {sorted(marks[test])}"
+        return f"CI does not run {name}: its marks are {sorted(marks[test])}"
     return None
 
 
@@ -124,7 +130,7 @@ def test_each_promise_names_a_test() -> None:
 
 def test_the_page_is_read() -> None:
     assert NOT_PROMISED and len(TESTS) > 100 and len(promises(PROMISES)) > 60
-    assert len(SELECTIONS) == 2
+    assert TARGETS == ["test", "test-long", "test-cluster"] and len(SELECTIONS) == len(TARGETS)
 
 
 def test_what_is_not_run_is_seen() -> None:
@@ -177,7 +183,7 @@ def test_a_test_that_is_not_there_is_seen() -> None:
     assert fault_of("tests/test_none.py::test_a") == "there is no file of tests tests/test_none.py"
     assert fault_of("tests/conftest.py::broker") == "there is no file of tests tests/conftest.py"
     assert fault_of("tests/test_promises.py::test_none") == "there is no test_none in tests/test_promises.py"
-    assert "neither `make test`" in str(fault_of("tests/defs/test_ui.py::test_the_asset_graph"))
+    assert "CI does not run" in str(fault_of("tests/defs/test_ui.py::test_the_asset_graph"))
     assert fault_of("tests/test_promises.py::test_the_page_is_read") is None
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from orchestration.launchers.local import LocalLauncher
+from orchestration.local.data_docs import folder_of
+from orchestration.operations.comparing.evidence import evidence_path
+from orchestration.operations.looking.files import folders_of
+from orchestration.operations.plans.stages.releases import DeleteFiles
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.code import code_path
 from pipelines.engine.jvm.jars import class_archive, scala_jar
 from pipelines.engine.spark_conf import session_conf, spark_kafka_options
+from pipelines.engine.table_file import table_path
 from pipelines.kafka.client import consumer_config, producer_config
 from pipelines.settings import Settings
 
@@ -114,22 +123,31 @@ def test_clients_read_committed_and_partition_as_java_does() -> None:
 # -- Spark's source
 
 
+def elsewhere(**more: Any) -> Settings:
+    """The settings of a driver whose tasks run on other hosts."""
+    given = {
+        "bootstrap_servers": "k:1",
+        "spark_master": "spark://host:7077",
+        "store_url": "/store",
+        "store_shared": True,
+    }
+    return Settings(**{**given, **more})
+
+
 def options(**kafka: str) -> dict[str, str]:
     """Executors on other hosts get the secrets themselves."""
     given = {name.replace("_", "."): value for name, value in kafka.items()}
-    return spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=given, spark_master="spark://host:7077"))
+    return spark_kafka_options(elsewhere(kafka=given))
 
 
 def test_spark_on_this_machine_gets_a_reference_in_place_of_each_secret() -> None:
     password = ' a"b\\c\nd ${e}=:#'
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": password, "ssl.key.password": "planted"}
-    elsewhere = options(**{name.replace(".", "_"): value for name, value in login.items()})
+    there = options(**{name.replace(".", "_"): value for name, value in login.items()})
     here = spark_kafka_options(Settings(bootstrap_servers="k:1", kafka=login))
     secret = {"kafka.sasl.jaas.config", "kafka.ssl.key.password"}
     provider = {"kafka.config.providers", "kafka.config.providers.switchyard.class"}
-    assert {
-        name for name in here.keys() | elsewhere.keys() if here.get(name) != elsewhere.get(name)
-    } == secret | provider
+    assert {name for name in here.keys() | there.keys() if here.get(name) != there.get(name)} == secret | provider
     assert "planted" not in str(here) and 'a"b' not in str(here)
     lines = dict(
         line.split("=", 1)
@@ -138,7 +156,7 @@ def test_spark_on_this_machine_gets_a_reference_in_place_of_each_secret() -> Non
     )
     # as java.util.Properties reads them
     read = {f"kafka.{name}": value.replace("\\\\", "\\") for name, value in lines.items()}
-    assert read == {name: elsewhere[name] for name in secret}
+    assert read == {name: there[name] for name in secret}
     assert {here[name].split(":")[2] for name in secret} == {"sasl.jaas.config}", "ssl.key.password}"}
 
 
@@ -275,10 +293,187 @@ def test_the_memory_of_a_driver_is_bounded(jars: Path) -> None:
     assert (conf[f"{store}.boundedMemoryUsage"], conf[f"{store}.maxMemoryUsageMB"]) == ("true", "256")
 
 
-def test_jars_are_on_the_class_path_here_and_sent_to_executors_elsewhere(jars: Path) -> None:
-    both = [str(jars / "spark" / "kafka.jar"), str(scala_jar())]
-    here, there = (
-        session_conf(Settings(spark_master=master), heap_mb=512, cores=1) for master in (None, "spark://host:7077")
+def test_jars_are_on_the_class_path_of_driver_and_executors(jars: Path) -> None:
+    both = f"{jars / 'spark' / 'kafka.jar'}:{scala_jar()}"
+    here, there = session_conf(Settings()), session_conf(elsewhere())
+    assert (here["spark.driver.extraClassPath"], here.get("spark.executor.extraClassPath")) == (both, None)
+    # sent by Spark, they would come after Spark's own
+    assert (there["spark.driver.extraClassPath"], there["spark.executor.extraClassPath"]) == (both, both)
+    assert "spark.jars" not in {**here, **there}
+
+
+# -- executors on other hosts
+
+
+@pytest.mark.parametrize("master", [None, "local", "local[4]", "local[*]"])
+def test_without_executors_a_driver_is_reached_from_this_machine_only(master: str | None, jars: Path) -> None:
+    conf = session_conf(Settings(spark_master=master, driver_host="here.example.com"))
+    assert (conf["spark.driver.host"], conf["spark.driver.bindAddress"]) == ("127.0.0.1", "127.0.0.1")
+    assert not [name for name in conf if name.startswith("spark.executor.")]
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "spark://a:7077,b:7077", "local-cluster[2,1,512]"])
+def test_what_executors_elsewhere_get(master: str, jars: Path) -> None:
+    conf = session_conf(
+        elsewhere(
+            spark_master=master, driver_host="a.example.com", executors=3, executor_cores=4, executor_heap_mb=2048
+        )
     )
-    assert (here["spark.driver.extraClassPath"], here.get("spark.jars")) == (":".join(both), None)
-    assert (there.get("spark.driver.extraClassPath"), there["spark.jars"]) == (None, ",".join(both))
+    assert (conf["spark.driver.host"], conf["spark.driver.bindAddress"]) == ("a.example.com", "a.example.com")
+    got = [conf[f"spark.{name}"] for name in ("executor.cores", "cores.max", "executor.memory")]
+    assert got == ["4", "12", "2048m"]
+    # RocksDB runs in the executors
+    assert conf["spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB"] == "512"
+    behind_nat = session_conf(elsewhere(driver_host="a.example.com", driver_bind_address="10.0.0.1"))
+    assert behind_nat["spark.driver.bindAddress"] == "10.0.0.1"
+    # whatever a setting says, the free ones win
+    assert session_conf(elsewhere(spark={"spark.cores.max": "9"}))["spark.cores.max"] == "9"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"store_shared": False}, "store_shared = true"),
+        ({"bootstrap_servers": None}, "set bootstrap_servers"),
+        ({"store_url": None}, "name that folder in store_url"),
+        ({"store_url": ""}, "name that folder in store_url"),
+        ({"executor_timeout_s": 100}, "set boot_timeout_s to 130 or more"),
+    ],
+)
+def test_executors_elsewhere_need(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        elsewhere(**change)
+
+
+def test_trials_and_checks_run_on_this_machine(jars: Path) -> None:
+    assert session_conf(elsewhere().on_this_machine(), cores=1)["spark.master"] == "local[1]"
+    assert elsewhere().environment_of_trial()["SWITCHYARD_SPARK_MASTER"] == ""
+    assert elsewhere().environment_of_driver()["SWITCHYARD_SPARK_MASTER"] == "spark://host:7077"
+
+
+@pytest.mark.parametrize(
+    "master", ["yarn", "k8s://host", "locale[2]", "local[2", "local[x]", "spark://", "mesos://host:1"]
+)
+def test_a_master_that_was_never_tried_is_refused_by_name(master: str) -> None:
+    with pytest.raises(ValidationError, match="spark_master takes spark://HOST:PORT") as caught:
+        elsewhere(spark_master=master)
+    assert f"{master} is not supported yet" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["spark.master", "spark.hadoop.fs.defaultFS"])
+def test_a_property_that_has_its_own_place_is_not_taken_from_the_table(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"spark takes no {name}"):
+        Settings(spark={name: "local[4]"})
+
+
+def test_what_hadoop_s_own_configuration_says_moves_no_checkpoint(jars: Path) -> None:
+    assert {session_conf(each)["spark.hadoop.fs.defaultFS"] for each in (Settings(), elsewhere())} == {"file:///"}
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "switchyard.toml").write_text('store_url = "/of/the/file"\nspark_master = "local[3]"\n')
+    for name in (
+        "STORE_URL",
+        "SPARK_MASTER",
+        "BOOTSTRAP_SERVERS",
+        "DRIVER_HOST",
+        "DRIVER_BIND_ADDRESS",
+        "DATA_DOCS_URL",
+    ):
+        monkeypatch.setenv(f"SWITCHYARD_{name}", "")
+    found = Settings()
+    assert found.store_dir == found.state_dir and found.embedded
+    assert (found.spark_master, found.driver_host, found.driver_bind_address, found.data_docs_url) == (None,) * 4
+
+
+@pytest.mark.parametrize("where", ["variables", "file"])
+def test_a_run_apart_never_touches_the_store_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs = {"bootstrap_servers": "k:1", "store_url": "/theirs", "spark_master": "spark://theirs:7077"}
+    if where == "file":
+        (tmp_path / "switchyard.toml").write_text("".join(f'{name} = "{text}"\n' for name, text in theirs.items()))
+    else:
+        for name, text in theirs.items():
+            monkeypatch.setenv(f"SWITCHYARD_{name.upper()}", text)
+    own = Settings.apart(Path("own"), bootstrap_servers=None)
+    for environment in (own.child_environment(), own.environment_of_driver(), own.environment_of_trial()):
+        with monkeypatch.context() as child:
+            for name, text in environment.items():
+                child.setenv(name, text)
+            found = Settings()
+        assert (found.state_dir, found.store_dir, found.spark_master) == (tmp_path / "own", tmp_path / "own", None)
+        assert found.embedded
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "demo/run.py",
+        "demo/down.py",
+        "benchmarks/__main__.py",
+        "orchestration/jvm/class_archive.py",
+        "pipelines/testing/session.py",
+    ],
+)
+def test_whoever_makes_a_state_folder_of_its_own_has_a_store_of_its_own(module: str) -> None:
+    text = (Path(__file__).resolve().parents[1] / module).read_text()
+    assert "Settings.apart(" in text and "Settings(" not in text
+
+
+# -- the store
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (None, "/state"),
+        ("/mnt/store", "/mnt/store"),
+        ("file:/mnt/store", "/mnt/store"),
+        ("file:///mnt/my%20store", "/mnt/my store"),
+        ("file://localhost/mnt/store", "/mnt/store"),
+        ("stores/mine", f"{Path.cwd()}/stores/mine"),
+    ],
+)
+def test_where_the_store_is(url: str | None, expected: str) -> None:
+    found = Settings(state_dir=Path("/state"), store_url=url)
+    assert found.store_dir == Path(expected)
+    assert Settings(state_dir=Path("/state"), store_url=found.store_url).store_dir == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("hdfs://name/store", "a path or a file: URL; hdfs: is not supported"),
+        ("s3a://planted:planted@bucket/store", "a path or a file: URL; s3a: is not supported"),
+        ("file://host/store", "a file: URL with an absolute path and nothing else"),
+        ("file:store", "a file: URL with an absolute path and nothing else"),
+        ("file:///store?planted", "a file: URL with an absolute path and nothing else"),
+    ],
+)
+def test_another_store_is_refused_and_not_shown(url: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=said) as caught:
+        Settings(store_url=url)
+    assert "planted" not in str(caught.value)
+
+
+def test_what_other_hosts_need_is_in_the_store_and_the_rest_is_not(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path / "state", store_url=str(tmp_path / "store"))
+    stored = [
+        release_folder(settings, "sums.v1"),
+        code_path(settings, "d"),
+        table_path(settings, "d"),
+        evidence_path(settings, "diff-1"),
+        folder_of(settings),
+    ]
+    assert [path for path in stored if not path.is_relative_to(tmp_path / "store")] == []
+    assert LocalLauncher(settings).log_path("sums.v1").is_relative_to(tmp_path / "state")
+    assert session_conf(settings, cores=1)["spark.local.dir"] == str(tmp_path / "state" / "spark")
+    deleted = folders_of(settings, DeleteFiles(release="sums.v1", code_digest=None, evidence=("diff-1",)))
+    assert {path.relative_to(tmp_path).as_posix() for path in deleted} == {
+        "store/checkpoints/sums.v1",
+        "store/evidence/diff-1",
+        "state/run/sums.v1",
+    }

@@ -41,7 +41,7 @@ def main() -> int:
 
 def _bootstrap() -> str:
     port = os.environ.get("SWITCHYARD_BROKER_PORT", "19092")
-    return os.environ.get("SWITCHYARD_BOOTSTRAP_SERVERS", f"localhost:{port}")
+    return os.environ.get("SWITCHYARD_BOOTSTRAP_SERVERS") or f"localhost:{port}"
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class SparkResource(PySparkResource):
         )
 
     def _settings(self) -> Settings:
-        settings = get_settings()
+        settings = get_settings().on_this_machine()
         extra = {name: str(value) for name, value in self.spark_config.items()}
         # no web UI, because its port belongs to the drivers
         return settings.model_copy(update={"spark": {**settings.spark, **extra}, "spark_ui_port": 0})

@@ -106,9 +106,9 @@ def build(path: Path) -> None:
     work = work_folder(path)
     # claimed while the broker runs, so that another set-up on this machine takes other ports
     with claim() as own:
-        settings = Settings(
-            bootstrap_servers=None, kafka={}, spark_master=None, replication_factor=1, spark=_QUICK,
-            state_dir=work, broker_port=own.port, broker_heap_mb=512, driver_heap_mb=512,
+        settings = Settings.apart(
+            work, bootstrap_servers=None, kafka={}, replication_factor=1, spark=_QUICK,
+            broker_port=own.port, broker_heap_mb=512, driver_heap_mb=512,
             # the JVM writes the archive when it ends
             jvm_end_timeout_s=_DUMP_TIMEOUT_S,
         )  # fmt: skip

@@ -31,17 +31,17 @@ _HEADERS = {
 
 
 def folder_of(settings: Settings) -> Path:
-    """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the state folder."""
-    return below(settings.state_dir, "data-docs")
+    """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the store."""
+    return below(settings.store_dir, "data-docs")
 
 
 def url_of(settings: Settings, page: Path) -> str | None:
-    """Where a browser finds `page`, a file of the Data Docs. None if the file is not in this state folder, or if no
+    """Where a browser finds `page`, a file of the Data Docs. None if the file is not in this store, or if no
     server shows it.
     """
     base = settings.data_docs_url or (settings.data_docs_port and f"http://{_HOST}:{settings.data_docs_port}")
     try:
-        below_folder = page.relative_to(settings.state_dir.resolve() / "data-docs")
+        below_folder = page.relative_to(settings.store_dir.resolve() / "data-docs")
     except ValueError:
         return None
     return f"{base.rstrip('/')}/{quote(below_folder.as_posix())}" if base else None

@@ -61,7 +61,7 @@ def running_with(state_dir: Path) -> list[Running]:
         if process is None:
             continue
         release = rest[0] if program in _DRIVERS and rest else None
-        cluster = environment.get("SWITCHYARD_BOOTSTRAP_SERVERS")
+        cluster = environment.get("SWITCHYARD_BOOTSTRAP_SERVERS") or None
         name = program if program in _PROGRAMS else "a run of dagster"
         found.append(Running(process=process, program=name, release=release, cluster=cluster))
     return found

@@ -69,7 +69,7 @@ class Context(Reading):
 
         options = {} if records is None else {"brief": records < _FEW_RECORDS, "few_rows": records < MANY_RECORDS}
         starting = ThreadPoolExecutor(1, "session")
-        found = starting.submit(build_session, self.settings, "switchyard", **options)
+        found = starting.submit(build_session, self.settings.on_this_machine(), "switchyard", **options)
         starting.shutdown(wait=False)
         return found.result
 

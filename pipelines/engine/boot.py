@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from pipelines.engine.alignment import Alignment
 from pipelines.engine.batch_writer import BatchWriter
@@ -19,7 +22,7 @@ from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm_process import start_jvm
 from pipelines.engine.jvm_producer import JvmProducer
 from pipelines.engine.member import GroupMember
-from pipelines.engine.orders import Orders
+from pipelines.engine.orders import Held, Orders
 from pipelines.engine.query import Query
 from pipelines.engine.session import build_session, send_code
 from pipelines.engine.static import StaticTables
@@ -141,7 +144,7 @@ class Boot:
             # the producer is in the JVM
             start_jvm(self._settings)
             connected = pool.submit(query.sink.connect)
-            spark = build_session(self._settings, self._name)
+            spark = self._session()
             if self._path is not None and (self._path / "state").is_dir():
                 java_class("org.apache.spark.sql.execution.streaming.state.EarlyReading").begin()
             known = {name: sizes.result().get(topic) for name, topic in inputs.items()}
@@ -166,6 +169,24 @@ class Boot:
             query.prepare(spark, limits, most, portion, tables, ahead_records=ahead)
             connected.result()
         return goal, limits
+
+    def _session(self) -> SparkSession:
+        """Spark's session. Raises ExecutorsUnfit if its executors, on other hosts, can't run a batch, and as `_check` does."""
+        if not self._settings.executors_elsewhere:
+            return build_session(self._settings, self._name)
+        # a local driver starts without it
+        from pipelines.engine.preflight import require_executors, require_places
+
+        require_places(self._settings)
+        spark = build_session(self._settings, self._name)
+        require_executors(spark, self._settings, self._name, self._check)
+        return spark
+
+    def _check(self) -> None:
+        """Raises Superseded, StopWanted or PartLost if the driver must end before it has booted."""
+        # what can't be understood is waited out once the driver has booted
+        with suppress(Held):
+            self._orders.check_newest()
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """The sizes of the input's records; empty if Kafka does not answer. Spark's query then finds out why."""

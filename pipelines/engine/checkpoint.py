@@ -19,7 +19,8 @@ from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.parts import Loss, lost_checkpoint
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
-from pipelines.paths import below, remove
+from pipelines.paths import below, remove, set_aside
+from pipelines.private import private
 from pipelines.settings import Settings
 
 _FOLDER = re.compile(r"g(?P<generation>\d+)\.t(?P<token>\d+)")
@@ -30,8 +31,8 @@ class CheckpointDamaged(SwitchyardError):
 
 
 def release_folder(settings: Settings, release: str) -> Path:
-    """The folder of all checkpoints of a release. Raises SwitchyardError if a link leads out of the state folder."""
-    return below(settings.state_dir, *_home(release))
+    """The folder of all checkpoints of a release. Raises SwitchyardError if a link leads out of the store."""
+    return below(settings.store_dir, *_home(release))
 
 
 def _home(release: str) -> tuple[str, str]:
@@ -46,8 +47,9 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
     Raises Refused if a newer token has the checkpoint: a driver that booted slowly must not take it back.
     """
     folder = release_folder(settings, release)
+    private(settings.store_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    mine = below(settings.state_dir, *_home(release), f"g{generation}.t{token}")
+    mine = below(settings.store_dir, *_home(release), f"g{generation}.t{token}")
     older = _folders(settings, release, generation)
     if older and older[-1][0] > token:
         raise Refused(f"a driver with token {older[-1][0]} has taken over {release} from token {token}",
@@ -55,7 +57,7 @@ def fence(settings: Settings, release: str, generation: int, token: int, *, expe
     if older:
         os.replace(older[-1][1], mine)
         for _, dead in older[:-1]:
-            remove(settings.state_dir, *_home(release), dead.name)
+            remove(settings.store_dir, *_home(release), dead.name)
     _know_own_place(mine, release)
     if expected and not is_whole(mine):
         lost = lost_checkpoint(release, folder)
@@ -93,7 +95,7 @@ def _folders(settings: Settings, release: str, generation: int) -> list[tuple[in
     """The checkpoints of a generation with their tokens, the newest last. Raises as `release_folder` does."""
     folder = release_folder(settings, release)
     return sorted(
-        (int(match["token"]), below(settings.state_dir, *_home(release), path.name))
+        (int(match["token"]), below(settings.store_dir, *_home(release), path.name))
         for path in (folder.iterdir() if folder.is_dir() else ())
         if (match := _FOLDER.fullmatch(path.name)) and int(match["generation"]) == generation
     )
@@ -107,10 +109,14 @@ def size_of(path: Path | None) -> int:
 
 
 def forget(settings: Settings, release: str, generation: int, upto: int | None = None) -> None:
-    """Deletes the checkpoints of a generation. `upto`: only those of this token and older ones."""
+    """Deletes the checkpoints of a generation. `upto`: only those of this token and older ones.
+
+    An executor of a driver that was killed may write its last state files later, into a new folder of the old name. No
+    checkpoint is taken from there, as it has no plan.
+    """
     for token, path in _folders(settings, release, generation):
         if upto is None or token <= upto:
-            shutil.rmtree(path)
+            shutil.rmtree(set_aside(path))
 
 
 def inherit(
@@ -121,8 +127,8 @@ def inherit(
     It uses hard links, so a large state takes no time: Spark never changes a file that it has written. `change` is
     called with the copy before the copy gets its name. A second call starts over.
     """
-    mine = below(settings.state_dir, *_home(release), f"g{generation}.t{token}")
-    remove(settings.state_dir, *_home(release), mine.name)
+    mine = below(settings.store_dir, *_home(release), f"g{generation}.t{token}")
+    remove(settings.store_dir, *_home(release), mine.name)
     copy = copy_of(source, mine.with_name(f".{mine.name}.unfinished"), release)
     change(copy)
     os.replace(copy, mine)

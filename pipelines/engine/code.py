@@ -30,8 +30,8 @@ _LOADERS = ("importlib", "pkgutil", "runpy", "zipimport", "__import__", "builtin
 
 
 def code_path(settings: Settings, digest: str) -> Path:
-    """The path of frozen code. Raises SwitchyardError if a link leads out of the state folder."""
-    return below(settings.state_dir, "code", f"{digest}.zip")
+    """The path of frozen code. Raises SwitchyardError if a link leads out of the store."""
+    return below(settings.store_dir, "code", f"{digest}.zip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def store(settings: Settings, code: FrozenCode) -> Path:
         raise SwitchyardError(f"the code for {path} does not match digest {code.digest}",
                               fix="run `switchyard stage` again: it freezes the folder again")  # fmt: skip
     if not path.exists() or sources_in(path.read_bytes(), code.digest) is None:
-        write_private(settings.state_dir, path, code.data)
+        write_private(settings.store_dir, path, code.data)
     return path
 
 

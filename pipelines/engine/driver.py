@@ -21,7 +21,7 @@ from pipelines.engine.lease import take_lease
 from pipelines.engine.orders import Held, Orders, StopWanted
 from pipelines.engine.outages import Outages, is_outage
 from pipelines.engine.pacing import pace_of
-from pipelines.engine.query import Query
+from pipelines.engine.query import PlanStands, Query
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number
 from pipelines.engine.tries import Tries
 from pipelines.engine.watch import PartLost
@@ -243,7 +243,7 @@ class Driver:
             query.stop()
             self._wait_out(query, what, error)
             self._orders.check()
-        except (Superseded, PartLost, StopWanted, Held):
+        except (Superseded, PartLost, StopWanted, Held, PlanStands):
             raise
         except Exception:
             if query.error() is None:

@@ -29,6 +29,8 @@ _PACKAGE = re.compile(rf"app_[0-9a-f]{{{_DIGEST_CHARS}}}")
 _VARIABLE = "SWITCHYARD_CODE_"
 # the folder of the `sitecustomize` that installs this guard in a Python process
 WORKERS = Path(__file__).parent / "worker"
+# the folder of the package `pipelines`
+INSTALLATION = WORKERS.parents[2]
 # set for a Python process that runs in the same installation as the driver
 INSTALLED = "SWITCHYARD_WORKER_INSTALLED"
 # what a Python process must send before it may ask for the state of an app
@@ -172,19 +174,7 @@ def _from_environment(package: str) -> Code | None:
     if told is None:
         return None
     digest, of, path = told.split(" ", 2)
-    return admit(_on_this_host(Path(path)), digest, of)
-
-
-def _on_this_host(path: Path) -> Path:
-    """`path` if it exists; else the file of that name that Spark sent to this executor, if there is one."""
-    if path.exists():
-        return path
-    from pyspark import SparkFiles
-
-    # its public method needs a session, which a worker doesn't have
-    folder = SparkFiles._root_directory
-    sent = Path(folder or "", path.name)
-    return sent if folder and sent.exists() else path
+    return admit(Path(path), digest, of)
 
 
 def _spec(fullname: str, code: Code, name: str) -> ModuleSpec:

@@ -42,6 +42,13 @@ _POLL_S = 0.01
 _END_S = 5.0
 
 
+class PlanStands(SwitchyardError):
+    """The next batch needs another plan, but executors of this driver may still run it as it was planned.
+
+    Only a driver with another token has a checkpoint folder into which they don't write.
+    """
+
+
 class Query:
     """One release's Spark query on one checkpoint. A pause keeps the Spark session.
 
@@ -133,8 +140,32 @@ class Query:
             while self.active:
                 time.sleep(_POLL_S)
         self.catch_up()
-        if self._checkpoint.last_planned() is not None:
+        if self._checkpoint.last_planned() is not None and not self._may_run_elsewhere:
             self._bounded = self._checkpoint.plan_next(end)
+
+    @property
+    def _may_run_elsewhere(self) -> bool:
+        """Whether executors on other hosts may still have tasks of the next batch: this driver has tried it, and it failed.
+
+        Such a task writes state under the name that the next try uses. That is harmless only while both have one plan.
+        """
+        last = self._checkpoint.last_committed()
+        return self._settings.executors_elsewhere and self.sink.tried > (-1 if last is None else last)
+
+    def _plan_to(self, target: SourcePosition) -> int:
+        """Plans the next batch to end at `target`. Returns its number. Raises PlanStands if it must run as it is planned."""
+        if not self._may_run_elsewhere:
+            return self._checkpoint.plan_next(target)
+        standing, before = (
+            self._checkpoint.position(self._checkpoint.planned(number))
+            for number in (self.sink.tried, max(self.sink.tried - 1, 0))
+        )
+        if standing != merged(before, target):
+            raise PlanStands(
+                f"batch {self.sink.tried} of {self._release} has failed, and executors may still run it; it can't be given another end",
+                fix=f"`switchyard start {self._release} --execute` starts another driver, which can; a supervisor does so by itself",
+            )
+        return self.sink.tried
 
     def _process_batch(self, rows: DataFrame, batch_id: int) -> None:
         self.sink.process_batch(rows, batch_id)
@@ -262,12 +293,15 @@ class Query:
         self._run_to(last.boundary.batch_id, 0, lambda: None)
 
     def run_to(self, target: SourcePosition, check: Callable[[], None]) -> None:
-        """Runs exactly one batch, to `target`, then rests or stops. Calls `check`, which may raise, while it waits."""
+        """Runs exactly one batch, to `target`, then rests or stops. Calls `check`, which may raise, while it waits.
+
+        Raises PlanStands if only another driver can.
+        """
         if self._rests and self._run_without_restart(target, check):
             return
         self.stop()
         self.catch_up()
-        self._run_to(self._checkpoint.plan_next(target), 1, check, rest=True)
+        self._run_to(self._plan_to(target), 1, check, rest=True)
 
     def _run_without_restart(self, target: SourcePosition, check: Callable[[], None]) -> bool:
         """Runs one batch to `target` in the resting query, which then rests again. False: this needs a restart."""

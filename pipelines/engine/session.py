@@ -13,7 +13,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from pipelines.engine import origins
-from pipelines.engine.guard import INSTALLED, STATE_SECRET, WORKERS, environment_for
+from pipelines.engine.guard import INSTALLATION, INSTALLED, STATE_SECRET, WORKERS, environment_for
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm_process import need_jvm
 from pipelines.engine.spark_conf import session_conf
@@ -39,10 +39,13 @@ def build_session(
 
     def started() -> SparkSession:
         need_jvm(settings, conf)
-        SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())).setAppName(name))
+        secret = java_class(_STATE_SOCKET).secret()
+        # the JVMs of executors learn it from their environment, as workers do
+        more = {f"spark.executorEnv.{STATE_SECRET}": secret} if settings.executors_elsewhere else {}
+        SparkContext.getOrCreate(SparkConf().setAll([*conf.items(), *more.items()]).setAppName(name))
         with _late_functions():
             spark = builder.getOrCreate()
-        _prepare_workers(spark)
+        _prepare_workers(spark, secret)
         return spark
 
     # whoever catches the error reports it
@@ -63,24 +66,24 @@ def _late_functions() -> Iterator[None]:
         functions.exit()
 
 
-def _prepare_workers(spark: SparkSession) -> None:
-    """Makes each Python process that Spark starts run our `sitecustomize` first, and tells it what opens an app's state."""
+def _prepare_workers(spark: SparkSession, secret: str) -> None:
+    """Makes each Python process that Spark starts run our `sitecustomize` first, and tells it what opens an app's state.
+
+    Executors have the same installation at the same path, but not the PYTHONPATH of this process.
+    """
     context = spark.sparkContext
-    given = (entry for entry in context.environment.get("PYTHONPATH", "").split(os.pathsep) if entry)
-    context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(WORKERS), *given]))
-    if context._jsc.sc().isLocal():
-        context.environment[INSTALLED] = "1"
-        context.environment[STATE_SECRET] = java_class(_STATE_SOCKET).secret()
+    given = [entry for entry in context.environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    more = [] if context._jsc.sc().isLocal() else [str(INSTALLATION)]
+    context.environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(WORKERS), *given, *more]))
+    context.environment[INSTALLED] = "1"
+    context.environment[STATE_SECRET] = secret
 
 
 def send_code(spark: SparkSession, path: Path, digest: str, of: str) -> None:
     """Makes each Python process that Spark starts import the frozen code of `path` through the guard.
 
-    They learn of it from their environment: the process that asks an app's StatefulProcessor for its state variables gets
-    no files. Executors on other hosts are sent the zip as a plain file. As code, Spark would put it on Python's path, where
-    it could be imported unchecked. `of`: the release, for messages.
+    They learn of it from their environment, and read the zip in the store. Spark sends no file: the process that asks an
+    app's StatefulProcessor for its state variables would not get it. Sent as code, it would be on Python's path, where it
+    could be imported unchecked. `of`: the release, for messages.
     """
-    context = spark.sparkContext
-    context.environment.update(environment_for(path, digest, of))
-    if not context._jsc.sc().isLocal():
-        context.addFile(str(path))
+    spark.sparkContext.environment.update(environment_for(path, digest, of))

@@ -65,6 +65,8 @@ class Sink:
         self._replays = Replays(destination.processed, destination.inputs)
         self.last: Progress | None = None
         self.in_batch: int | None = None
+        # the newest batch whose rows this driver has read, or tried to; -1: none
+        self.tried = -1
         self.finished_at = clock()
         # how long the last batch took, without the wait at its end
         self.batch_s = 0.0
@@ -152,7 +154,7 @@ class Sink:
             # a committed batch may always run again: Spark's log must catch up
             if batch_id > done:
                 self.turnstile.enter(batch_id)
-            self.in_batch = batch_id
+            self.in_batch = self.tried = batch_id
             try:
                 self._process(rows, batch_id)
             except BaseException as error:

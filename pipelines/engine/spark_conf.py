@@ -22,6 +22,7 @@ _LOGGING = {
 _LOCAL_FILES = "io.switchyard.LocalFiles"
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 # The optimizing compiler (C2) waits until a method has run 40 times as often as by default. Otherwise it takes a third of
 # the CPU time of a starting driver. History is read no slower: code that runs for each record is compiled within two
 # seconds. Defaults: `java -XX:+PrintFlagsFinal`, Java 17
@@ -31,6 +32,9 @@ _COMPILE_LATER = (
 )
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
+# An executor that does not reach its driver ends after that many heartbeats of 10 s each. By default it holds the cores that
+# the driver of another host needs, and may write into the old checkpoint folder, for ten minutes
+_UNHEARD_BEATS = 6
 # for settings that want results at once
 _SHORTEST_POLL_MS = 200
 # After each poll, Spark asks the broker for both ends of a partition, and that request queues after the next fetch.
@@ -47,13 +51,13 @@ def session_conf(
     brief: bool = False,
     few_rows: bool = False,
 ) -> dict[str, str]:
-    """Spark properties by name. RocksDB takes memory besides the heap, at most a quarter of the heap's size.
+    """Spark properties by name. RocksDB takes memory besides the heap of the driver or of an executor, at most a quarter of
+    the heap's size.
 
     `heap_mb`, `cores`: None: those of a driver. `brief`: the session ends within a minute. `few_rows`: its batches have
     some hundred rows at most, so Spark interprets an app's expressions and compiles none.
     """
     heap_mb, cores = heap_mb or settings.driver_heap_mb, cores or settings.driver_cores
-    master = settings.spark_master or f"local[{cores}]"
     # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -62,11 +66,11 @@ def session_conf(
     )
     work = settings.state_dir / "spark"
     return {
-        "spark.master": master,
+        "spark.master": settings.spark_master or f"local[{cores}]",
         "spark.driver.memory": f"{heap_mb}m",
-        **_jars_conf(master),
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraClassPath": _class_path(),
+        "spark.python.daemon.module": "pipelines.engine.python_daemon",
+        **(executors_conf(settings) if settings.executors_elsewhere else _LOOPBACK),
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         # Hadoop uses this mask, not that of the process
@@ -88,8 +92,10 @@ def session_conf(
         # last started: the checkpoint has no watermark of each input
         "spark.sql.streaming.multipleWatermarkPolicy": "max",
         "spark.sql.streaming.minBatchesToRetain": "20",
-        **_state_conf(heap_mb),
+        **_state_conf(settings.executor_heap_mb if settings.executors_elsewhere else heap_mb),
         "spark.sql.streaming.pollingDelay": f"{_poll_ms(settings)}ms",
+        # Spark gets paths without a scheme. A Hadoop configuration of this host may name another file system for them
+        "spark.hadoop.fs.defaultFS": "file:///",
         # the default starts a process for each local file that it renames
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.hadoop.fs.file.impl": _LOCAL_FILES,
@@ -115,14 +121,28 @@ def _ui_conf(port: int) -> dict[str, str]:
     }
 
 
-def _jars_conf(master: str) -> dict[str, str]:
-    """The JVM maps archived classes only from the class path; executors on other hosts must be sent the jars."""
-    jars = spark_jars()
-    if not master.startswith("local"):
-        return {"spark.jars": ",".join(map(str, jars))}
+def _class_path() -> str:
+    """The jars on the class path, where the JVM finds archived classes, and finds our trait before Spark's of that name.
+
+    Executors have them at the same path. Sent by Spark, they would come after Spark's own, and have another class loader.
+    """
+    return ":".join(map(str, spark_jars()))
+
+
+def executors_conf(settings: Settings) -> dict[str, str]:
+    """What executors on other hosts get, and where they find the driver."""
+    host = settings.driver_host or settings.host
     return {
-        "spark.driver.extraClassPath": ":".join(map(str, jars)),
-        "spark.python.daemon.module": "pipelines.engine.python_daemon",
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": settings.driver_bind_address or host,
+        # a standalone cluster counts cores, not executors
+        "spark.cores.max": str(settings.executors * settings.executor_cores),
+        "spark.executor.cores": str(settings.executor_cores),
+        "spark.executor.memory": f"{settings.executor_heap_mb}m",
+        "spark.executor.extraClassPath": _class_path(),
+        "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
+        "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING[settings.log_format]}",
+        "spark.executor.heartbeat.maxFailures": str(_UNHEARD_BEATS),
     }
 
 
@@ -153,7 +173,7 @@ def kafka_properties(settings: Settings) -> dict[str, str]:
     secrets themselves. Raises BadUsage for a login that this client can't use, see `login.java_properties`.
     """
     login = java_properties(settings)
-    if (settings.spark_master or "local").startswith("local"):
+    if not settings.executors_elsewhere:
         login = by_reference(login)
     # also for Spark's admin client, which by default waits 60 s for the answer of a broker that has stopped
     request_ms = int(settings.request_timeout_s * 1000)

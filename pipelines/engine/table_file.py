@@ -37,8 +37,8 @@ class TableFile:
 
 
 def table_path(settings: Settings, digest: str) -> Path:
-    """The path of a static table. Raises SwitchyardError if a link leads out of the state folder."""
-    return below(settings.state_dir, _FOLDER, f"{digest}.jsonl")
+    """The path of a static table. Raises SwitchyardError if a link leads out of the store."""
+    return below(settings.store_dir, _FOLDER, f"{digest}.jsonl")
 
 
 def as_file(rows: Iterable[Row]) -> TableFile:
@@ -105,5 +105,5 @@ def store(settings: Settings, table: TableFile) -> Path:
             fix="run `switchyard stage` again: it reads the topic again",
         )
     if not path.exists() or path.read_bytes() != table.data:
-        write_private(settings.state_dir, path, table.data)
+        write_private(settings.store_dir, path, table.data)
     return path

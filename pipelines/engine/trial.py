@@ -32,7 +32,7 @@ class Trial:
         os.environ["SWITCHYARD_RELEASE"] = release.name
         path = code_path(settings, spec.code_digest)
         send_code(spark, path, spec.code_digest, release.name)
-        self._spark, self._settings, self._release = spark, settings, release
+        self._spark, self._settings, self._release = spark, settings.on_this_machine(), release
         # this process has an operator's secrets; the code is an author's
         with withheld(settings.driver_environment):
             app, _ = load(path, spec.code_digest, spec.app, (spec.module,), of=release.name)

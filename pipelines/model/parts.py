@@ -24,8 +24,8 @@ VITAL: frozenset[Part] = frozenset({"input", "result", "progress", "registry", "
 
 
 _OWN_FOLDER = (
-    "set SWITCHYARD_STATE_DIR to the state folder that the release was staged with; if the file is gone, restore it "
-    "from a backup"
+    "set SWITCHYARD_STATE_DIR to the state folder that the release was staged with, or SWITCHYARD_STORE_URL to its store; if "
+    "the file is gone, restore it from a backup"
 )
 _REGISTRY_WAY = (
     "restore the old topic from a backup of the brokers that keeps its id; or, to use the new registry from now on, "

@@ -21,7 +21,7 @@ def session(*, heap_mb: int = 512, cores: int = 1) -> Iterator[SparkSession]:
     from pipelines.engine.session import build_session
 
     with tempfile.TemporaryDirectory(prefix="switchyard-") as folder:
-        settings = Settings(state_dir=Path(folder))
+        settings = Settings.apart(Path(folder))
         spark = build_session(settings, "tests of apps", heap_mb=heap_mb, cores=cores, brief=True, few_rows=True)
         spark.sparkContext.setLogLevel("ERROR")
         try:

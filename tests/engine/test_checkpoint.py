@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from pipelines.engine.checkpoint import (
     CheckpointDamaged,
     copy_of,
     fence,
+    forget,
     is_whole,
     release_folder,
     whole_folder,
@@ -329,3 +332,22 @@ def test_a_target_planned_twice_is_planned_the_same(checkpoint: Checkpoint) -> N
     first = (checkpoint.path / "offsets" / "2").read_bytes()
     assert checkpoint.plan_next(target) == 2
     assert (checkpoint.path / "offsets" / "2").read_bytes() == first
+
+
+def test_a_checkpoint_into_which_a_late_executor_writes_is_forgotten(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(settings, "g1.t4", "g2.t5")
+    rmtree = shutil.rmtree
+
+    def late(path: Path, **rest: Any) -> None:
+        # the executor of a killed driver makes the folder again
+        write(folder / "g1.t4" / "state" / "0" / "0" / "7.zip", "late")
+        rmtree(path, **rest)
+
+    monkeypatch.setattr("pipelines.engine.checkpoint.shutil.rmtree", late)
+    forget(settings, RELEASE, 1)
+    assert {path.name for path in folder.iterdir()} == {"g1.t4", "g2.t5"}
+    assert not (folder / "g1.t4" / "mine").exists()
+    # what is left is not taken for a checkpoint
+    assert whole_folder(settings, RELEASE, 1) is None and whole_folder(settings, RELEASE, 2) == folder / "g2.t5"

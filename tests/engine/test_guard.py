@@ -308,29 +308,6 @@ def test_a_worker_of_this_installation_looks_into_no_zip(staged: Path, code: Fro
     assert (here.stdout, here.stderr) == ("True\n", "")
 
 
-def test_an_executor_elsewhere_takes_the_file_that_it_was_sent(
-    staged: Path, code: FrozenCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = package_name(code.digest)
-    for name, value in environment_for(staged, code.digest, "sums.v1").items():
-        monkeypatch.setenv(name, value)
-    sent = tmp_path / "sent" / staged.name
-    sent.parent.mkdir()
-    staged.rename(sent)
-    guard.install()
-    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkFiles=SimpleNamespace(_root_directory=None)))
-    with pytest.raises(CodeChanged, match=f"frozen code {staged} of sums.v1 is gone"):
-        import_module(package)
-    monkeypatch.setitem(
-        sys.modules, "pyspark", SimpleNamespace(SparkFiles=SimpleNamespace(_root_directory=str(sent.parent)))
-    )
-    tampered(sent, code.digest)
-    with pytest.raises(CodeChanged, match=f"{sent}, is not what was staged"):
-        import_module(package)
-    sent.write_bytes(code.data)
-    assert import_module(f"{package}.later").WORD == "as staged"
-
-
 @pytest.mark.spark
 def test_sparks_workers_import_frozen_code_and_refuse_changed_code(
     spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

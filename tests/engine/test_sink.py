@@ -265,7 +265,7 @@ def test_whatever_ends_a_batch_takes_it_back_and_the_next_try_writes_it_once(
     with pytest.raises(type(error)):
         world.run(1, ("a", "2"))
     assert world.writer.aborts == 1 and len(world.writer.progress) == 1
-    assert world.sink.failure == (1, error)
+    assert (world.sink.failure, world.sink.tried) == ((1, error), 1)
     world.sink.open()
     world.run(1, ("a", "2"))
     assert [record[1] for _, record in world.writer.written] == ["1", "2"]

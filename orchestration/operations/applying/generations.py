@@ -258,7 +258,7 @@ def _topics(work: Work, release: Release, stage: BeginGeneration) -> TopicsKnown
 @applies(DeleteCheckpoint)
 def delete_checkpoint(work: Work, stage: DeleteCheckpoint) -> None:
     work.refuse_foreign(stage.release)
-    # a name that leads out of the state folder is refused as such
+    # a name that leads out of the store is refused as such
     release_folder(work.context.settings, stage.release)
     release = find_release(work.now(), stage.release)
     if stage.generation == release.generation:

@@ -259,9 +259,9 @@ def delete_files(work: Work, stage: DeleteFiles) -> None:
     # checked before anything is deleted: if one path leads out of the state folder, nothing is deleted
     files, folders = files_of(settings, stage), folders_of(settings, stage)
     _refuse_foreign_files(work, state, stage)
-    for folder in folders.values():
+    for root, parts in folders.values():
         _refuse_unretired(work, stage.release, f"files of {stage.release}")
-        remove(settings.state_dir, *folder)
+        remove(root, *parts)
     for file, digest in files.items():
         # a release may have been staged with the same code or table after the plan was made
         others = (r for r in work.now().releases.values() if r.name != stage.release and r.state != "retired")

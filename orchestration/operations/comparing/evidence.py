@@ -118,12 +118,12 @@ class Comparison:
 
 
 def evidence_path(settings: Settings, evidence: str) -> Path:
-    """The path of the fold of evidence. Raises SwitchyardError if a link leads out of the state folder."""
-    return below(settings.state_dir, *evidence_home(evidence), "fold.parquet")
+    """The path of the fold of evidence. Raises SwitchyardError if a link leads out of the store."""
+    return below(settings.store_dir, *evidence_home(evidence), "fold.parquet")
 
 
 def evidence_home(evidence: str) -> tuple[str, str]:
-    """The folder of evidence, as parts of a path under the state folder."""
+    """The folder of evidence, as parts of a path under the store."""
     return "evidence", evidence
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,8 @@ from orchestration.operations.comparing.tags import prefix, split
 from orchestration.operations.comparing.values import columns_of, differing, parsed
 from pipelines.model.entries import ReleaseSpec, ResultSpec
 from pipelines.model.positions import ResultPosition
-from pipelines.paths import remove
+from pipelines.paths import move, remove
+from pipelines.private import private
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,9 +101,10 @@ def compare_at(
             )
         check_both()
         # of an attempt that was killed before it was recorded
-        remove(settings.state_dir, *evidence_home(evidence), fold.name)
+        remove(settings.store_dir, *evidence_home(evidence), fold.name)
+        private(settings.store_dir)
         fold.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.replace(folder / fold.name, fold)
+        move(folder / fold.name, fold)
         return Comparison.together(found)
 
     return with_database(settings, work)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from orchestration.operations.comparing.upkeep import ABOUT, ROWS, Upkeep, path_of
 from pipelines.errors import SwitchyardError
 from pipelines.model.entries import EvidenceRecorded
+from pipelines.private import temporary_beside
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: L
         [("new", pa.bool_()), ("key", pa.string()), ("value", pa.string())], metadata={ABOUT: json.dumps(about)}
     )
     path = path_of(settings, evidence)
-    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished = temporary_beside(path)
     try:
         with pq.ParquetWriter(unfinished, schema) as file:
             for side, changes in ((False, live), (True, new)):

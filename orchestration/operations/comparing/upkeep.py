@@ -96,7 +96,7 @@ def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[s
 
 def path_of(settings: Settings, evidence: EvidenceRecorded) -> Path:
     """The file in which a refresh saves; it exists only after the first refresh."""
-    return below(settings.state_dir, *evidence_home(evidence.id), "since.parquet")
+    return below(settings.store_dir, *evidence_home(evidence.id), "since.parquet")
 
 
 def _none(evidence: EvidenceRecorded) -> Upkeep:

@@ -68,9 +68,11 @@ def _topic_bytes(context: Reading, topic: str, partitions: int) -> int | None:
 
 
 def free_bytes(settings: Settings) -> int:
-    """The free bytes on the disk of the state folder, which holds states and the embedded broker's results."""
-    folder = settings.state_dir.resolve()
-    return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
+    """The free bytes on the disk of the store, which holds states, or on that of the embedded broker, if it has fewer."""
+    folders = {settings.store_dir.resolve(), *([settings.state_dir.resolve()] if settings.embedded else [])}
+    return min(
+        shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free for folder in folders
+    )
 
 
 def room_of(context: Reading, like: Release | None) -> str:

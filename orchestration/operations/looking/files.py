@@ -12,10 +12,13 @@ from pipelines.paths import below
 from pipelines.settings import Settings
 
 
-def folders_of(settings: Settings, stage: DeleteFiles) -> dict[Path, tuple[str, str]]:
-    """Its folders: path -> the parts of it under the state folder. Raises SwitchyardError if a link leads out of that."""
-    parts = [("checkpoints", stage.release), ("run", stage.release), *map(evidence_home, stage.evidence)]
-    return {below(settings.state_dir, *each): each for each in parts}
+def folders_of(settings: Settings, stage: DeleteFiles) -> dict[Path, tuple[Path, tuple[str, str]]]:
+    """Its folders: path -> the store or the state folder, and the parts of the path under that. Raises SwitchyardError if a
+    link leads out of there.
+    """
+    stored = [("checkpoints", stage.release), *map(evidence_home, stage.evidence)]
+    places = [*((settings.store_dir, each) for each in stored), (settings.state_dir, ("run", stage.release))]
+    return {below(root, *parts): (root, parts) for root, parts in places}
 
 
 def files_of(settings: Settings, stage: DeleteFiles) -> dict[Path, str]:

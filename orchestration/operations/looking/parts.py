@@ -167,7 +167,7 @@ def _is_here(context: Reading, release: Release) -> bool:
 
 
 def belongs_elsewhere(context: Reading, release: Release) -> bool:
-    """Whether another host should run a release: its frozen code isn't in this state folder, and no driver of this host
+    """Whether another host should run a release: its frozen code isn't in this store, and no driver of this host
     ran it last.
     """
     if _is_here(context, release):
@@ -175,5 +175,5 @@ def belongs_elsewhere(context: Reading, release: Release) -> bool:
     try:
         return not code_path(context.settings, release.spec.code_digest).is_file()
     except SwitchyardError:
-        # a link that leads out of the state folder: whoever starts the release says so
+        # a link that leads out of the store: whoever starts the release says so
         return False

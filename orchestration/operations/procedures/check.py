@@ -32,7 +32,7 @@ class BeingReset(Refused):
 
 
 def docs_dir(context: Context) -> Path:
-    """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the state folder."""
+    """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the store."""
     return folder_of(context.settings)
 
 

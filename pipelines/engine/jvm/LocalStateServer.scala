@@ -67,8 +67,8 @@ object LocalStateSocket {
   // no other protocol begins like this, so a client of another one is refused at its first byte
   private val greeting = "switchyard "
 
-  /** What a worker sends first. Workers know it from their environment. */
-  val secret: String = {
+  /** What a worker sends first. Workers know it from their environment, and so does the JVM of an executor: it is the driver's. */
+  val secret: String = Option(System.getenv("SWITCHYARD_STATE_SECRET")).filter(_.startsWith(greeting)).getOrElse {
     val bytes = new Array[Byte](32)
     new SecureRandom().nextBytes(bytes)
     greeting + bytes.map("%02x".format(_)).mkString

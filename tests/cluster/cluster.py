@@ -1,0 +1,159 @@
+"""A standalone cluster of Spark on hosts of its own, a broker that all of them reach, and two hosts for drivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pyspark
+
+from orchestration.local import server_config
+from orchestration.local.broker import EmbeddedBroker
+from pipelines.engine.jvm.jars import jars_dir
+from pipelines.settings import Settings
+from tests.cluster.hosts import HERE, Host, Hosts
+from tests.shared.waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+MASTER_PORT = 7077
+_BROKER_PORT = 19092
+_HOSTS_PORT = _BROKER_PORT + 2
+_SPARK_CLASS = Path(pyspark.__path__[0]) / "bin" / "spark-class"
+# each lives for a minute or two
+_SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_START_S = 60.0
+
+
+class BrokerForHosts(EmbeddedBroker):
+    """The embedded broker, with a second listener for the hosts."""
+
+    def _write_configuration(self) -> None:
+        super()._write_configuration()
+        path = server_config.properties_file(self._home)
+        own = f"HOSTS://{HERE}:{_HOSTS_PORT}"
+        more = {"listeners": own, "advertised.listeners": own, "listener.security.protocol.map": "HOSTS:PLAINTEXT"}
+        lines = (
+            f"{line},{more[name]}" if (name := line.partition("=")[0]) in more else line
+            for line in path.read_text().splitlines()
+        )
+        path.write_text("\n".join(lines) + "\n")
+
+
+class StandaloneCluster:
+    """`one` and `two` are hosts for drivers; `three` has the master and a worker, `four` another worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.jars = folder, jars_dir()
+        self.hosts = Hosts(folder)
+        local = Settings(state_dir=folder / "broker-state", broker_port=_BROKER_PORT, broker_heap_mb=384)
+        self._broker = BrokerForHosts(local)
+        try:
+            self._broker.start(180)
+            self.one, self.two, self.three, self.four = map(self.hosts.add, ("one", "two", "three", "four"))
+            self.master = f"spark://{self.three.address}:{MASTER_PORT}"
+            self._start_spark()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.hosts.close()
+        self._broker.stop()
+
+    # -- Spark's own processes
+
+    def _start_spark(self) -> None:
+        self._daemon(self.three, "master.Master", "--host", self.three.address, "--port", MASTER_PORT)
+        # more cores than there are: a driver that takes over finds some free while the old one's executors still live
+        for host in (self.three, self.four):
+            self._daemon(
+                host, "worker.Worker", "--host", host.address, "--cores", 4, "--memory", "4g",
+                "--work-dir", self.hosts.disk / "work", self.master,
+            )  # fmt: skip
+        until("no worker has registered", lambda: self._registered() == 2, _START_S, poll_s=0.5)
+
+    def _daemon(self, host: Host, name: str, *arguments: object) -> None:
+        environment = {
+            **self._environment(host),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_DIRS": str(self.hosts.disk),
+        }
+        host.start(["bash", str(_SPARK_CLASS), f"org.apache.spark.deploy.{name}", *map(str, arguments)], environment)
+
+    def _registered(self) -> int:
+        return self.three.log.read_text(errors="replace").count("Registering worker")
+
+    # -- drivers and commands
+
+    def _environment(self, host: Host) -> dict[str, str]:
+        passed = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHYARD_")}
+        return {**passed, "PYTHONPATH": str(ROOT), "SWITCHYARD_JARS_DIR": str(self.jars), "HOME": str(self.hosts.disk)}
+
+    def settings(self, host: Host, **changes: Any) -> Settings:
+        """The settings of a driver or a command on `host`."""
+        given: Mapping[str, Any] = {
+            "bootstrap_servers": f"{HERE}:{_HOSTS_PORT}",
+            "state_dir": self.hosts.disk / "state",
+            "store_url": str(self.hosts.store),
+            "store_shared": True,
+            "spark_master": self.master,
+            "driver_host": host.address,
+            "driver_heap_mb": 512,
+            "executors": 2,
+            "executor_cores": 1,
+            "executor_heap_mb": 512,
+            "boot_timeout_s": 300,
+            "spark": {
+                "spark.driver.defaultJavaOptions": _SHORT_LIVED,
+                "spark.executor.defaultJavaOptions": _SHORT_LIVED,
+            },
+        }
+        return Settings(**{**given, **changes})
+
+    def run(
+        self,
+        host: Host,
+        *command: object,
+        timeout_s: float = 120,
+        also: Mapping[str, str] | None = None,
+        **changes: Any,
+    ) -> CompletedProcess[str]:
+        """Runs a Python module on `host`."""
+        return host.run(
+            [sys.executable, "-m", *map(str, command)],
+            {**self._environment(host), **self.settings(host, **changes).environment(), **(also or {})},
+            timeout_s,
+        )
+
+    def switchyard(self, host: Host, *arguments: object, timeout_s: float = 200) -> str:
+        """Runs a command on `host`, which must succeed. Returns what it says."""
+        done = self.run(host, "orchestration.cli", *arguments, timeout_s=timeout_s)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def supervise(self, host: Host) -> None:
+        """Starts a supervisor on `host`, which starts drivers there."""
+        environment = {**self._environment(host), **self.settings(host).environment()}
+        host.start([sys.executable, "-m", "orchestration.cli", "supervise"], environment)
+
+    @property
+    def here(self) -> Settings:
+        """The settings of the test itself, which is on the network of the hosts, and has their store."""
+        return Settings(
+            bootstrap_servers=f"{HERE}:{_HOSTS_PORT}",
+            state_dir=self.folder / "state",
+            store_url=str(self.hosts.store),
+        )
+
+    def preflight(self, host: Host, **changes: Any) -> dict[str, str]:
+        """What the preflight of a driver on `host` says: `what` and `fix`; empty if nothing is wrong."""
+        done = self.run(host, "tests.cluster.preflight", **changes)
+        assert done.returncode == 0 and done.stdout.strip(), done.stdout
+        # Spark's last words may come after it
+        found: dict[str, str] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+        return found

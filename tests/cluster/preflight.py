@@ -1,0 +1,35 @@
+"""Runs the preflight of a driver: `python -m tests.cluster.preflight`. Prints its error as JSON; `{}`: nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.jvm_process import stop_jvm
+from pipelines.engine.preflight import require_executors, require_places
+from pipelines.engine.session import build_session
+from pipelines.errors import SwitchyardError
+from pipelines.private import keep_private
+from pipelines.settings import get_settings
+
+RELEASE = "looked-at.v1"
+
+
+def main() -> None:
+    keep_private()
+    settings = get_settings()
+    release_folder(settings, RELEASE).mkdir(parents=True, exist_ok=True)
+    told = {}
+    try:
+        require_places(settings)
+        require_executors(build_session(settings, RELEASE), settings, RELEASE)
+    except SwitchyardError as error:
+        told = {"what": error.what, "fix": error.fix}
+    print(json.dumps(told), flush=True)
+    stop_jvm(5)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

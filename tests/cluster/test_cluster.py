@@ -1,0 +1,202 @@
+"""Drivers whose Spark runs on other hosts: what stops one that can't work, and that no kill loses or doubles anything.
+
+`make test-cluster` runs this, as root. Each host has a network, a disk and processes of its own; the store alone is shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from demo.ledger import check_result
+from demo.ledger.reader import read
+from orchestration.sources import Faults, Options, produce, sources_for
+from pipelines.kafka.heartbeats import latest_heartbeats
+from pipelines.kafka.progress import newest_progress
+from pipelines.kafka.registry import Registry
+from pipelines.model.names import result_topic
+from tests.cluster.cluster import StandaloneCluster
+from tests.e2e.harness import at_rest, producing
+from tests.shared.waiting import until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(600)]
+
+# a window in Spark, and state in Python
+RELEASES = {"stock-stats.v1": {"trades": "trades"}, "product-counter.v1": {"views": "product-views"}}
+HISTORY, RATE = 20_000, 200
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+# on busy cores a driver boots in a minute
+SLOW_S = 200.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    found = StandaloneCluster(tmp_path_factory.mktemp("cluster"))
+    yield found
+    found.close()
+
+
+# -- what a driver says before its first batch
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "setting"),
+    [
+        ({"spark_master": "spark://three:7078"}, "no Spark master answers", "SWITCHYARD_SPARK_MASTER"),
+        ({"executor_cores": 64, "executor_timeout_s": 10}, "no executors: ", "SWITCHYARD_EXECUTOR_CORES"),
+        (
+            {"driver_host": "198.18.77.99", "driver_bind_address": "0.0.0.0", "executor_timeout_s": 20},
+            "executors can't reach the driver at 198.18.77.99",
+            "SWITCHYARD_DRIVER_HOST",
+        ),
+        ({"store_url": "OWN"}, "the store isn't shared: ", "SWITCHYARD_STORE_URL"),
+    ],
+    ids=["no master", "no executors", "unreachable", "store"],
+)
+def test_a_driver_that_can_not_work_says_which_setting_to_change(
+    cluster: StandaloneCluster, changes: dict[str, Any], what: str, setting: str
+) -> None:
+    if changes.get("store_url") == "OWN":
+        changes = {"store_url": str(cluster.hosts.disk / "store")}
+    found = cluster.preflight(cluster.one, **changes)
+    assert found["what"].startswith(what) and setting in found["fix"], found
+
+
+def test_a_host_without_the_jars_or_with_another_python_is_named(cluster: StandaloneCluster) -> None:
+    own = cluster.hosts.disk / "own"
+    # a link on the driver's disk alone
+    cluster.one.link(own / "jars", cluster.jars)
+    found = cluster.preflight(cluster.one, also={"SWITCHYARD_JARS_DIR": str(own / "jars")})
+    assert found["what"].startswith("no such class on ") and "SWITCHYARD_JARS_DIR" in found["fix"], found
+    found = cluster.preflight(cluster.one, also={"PYSPARK_PYTHON": str(own / "python3.11")})
+    assert found["what"].startswith("executors can't run the driver's Python") and "PYSPARK_PYTHON" in found["fix"], (
+        found
+    )
+
+
+# -- the life of two releases
+
+
+def test_nothing_is_lost_or_doubled_though_executors_and_the_driver_s_host_are_lost(cluster: StandaloneCluster) -> None:
+    here, options = cluster.here, Options(seed=7, per_second=100, faults=Faults.none())
+    apps = {name.partition(".")[0]: name for name in RELEASES}
+    for app in apps:
+        produce(here, sources_for(app, options), history=HISTORY)
+        cluster.switchyard(cluster.one, "stage", app, "--execute")
+    _start_without_master(cluster, apps["stock-stats"])
+    for name in RELEASES:
+        cluster.switchyard(cluster.one, "start", name, "--execute")
+    _await_end(cluster)
+    with Registry(here, actor="tester") as registry, ExitStack() as stack:
+        inputs = [stack.enter_context(producing(here, app, RATE, options)) for app in apps]
+        _await_batches(cluster)
+
+        # 1. an executor of each is killed
+        pids = cluster.four.pids_of(EXECUTOR)
+        assert len(pids) == len(RELEASES)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        _await_batches(cluster)
+        until("no executors took their place", lambda: len(_executors(cluster)) == 2 * len(RELEASES), SLOW_S)
+
+        # 2. the drivers' host is cut off; nobody is told, and its drivers go on as they can
+        old = set(_executors(cluster))
+        cluster.one.cut_off()
+        cluster.supervise(cluster.two)
+        until(
+            "no driver of the other host has taken over",
+            lambda: all(_holder(registry, name) == "two" for name in RELEASES),
+            SLOW_S,
+        )
+        _await_batches(cluster)
+        until("executors that hear nothing of their driver go on", lambda: not old & set(_executors(cluster)), SLOW_S)
+        # it never comes back
+        cluster.one.end()
+        for end in inputs:
+            end()
+    _await_end(cluster)
+    ledger = check_result("stock-stats", here.bootstrap, result_topic("stock-stats.v1", 1))
+    assert ledger.clean and ledger.records > 0 and ledger.input_records > HISTORY, ledger
+    _verify_counters(here.bootstrap)
+
+
+def _start_without_master(cluster: StandaloneCluster, name: str) -> None:
+    """Starts a driver that can't work. What stops it reaches an operator as that of any other driver does."""
+    cluster.run(cluster.one, "orchestration.cli", "start", name, "--execute", spark_master="spark://three:7078")
+
+    def failed() -> str | None:
+        beat = latest_heartbeats(cluster.here).get(name)
+        return beat.error if beat is not None and beat.state == "failed" else None
+
+    said = until("the driver does not say that it failed", failed, SLOW_S)
+    assert "no Spark master answers at spark://three:7078" in said
+    assert "no Spark master answers" in cluster.switchyard(cluster.one, "status", name)
+
+
+def _executors(cluster: StandaloneCluster) -> list[int]:
+    return [pid for host in (cluster.three, cluster.four) for pid in host.pids_of(EXECUTOR)]
+
+
+def _await_batches(cluster: StandaloneCluster, more: int = 3) -> None:
+    """Waits until each release has committed some more batches."""
+
+    def committed() -> list[int]:
+        found = (newest_progress(cluster.here, name) for name in RELEASES)
+        return [each.boundary.batch_id if each else -1 for each in found]
+
+    before = committed()
+    until(
+        "a release commits nothing more",
+        lambda: all(now >= then + more for now, then in zip(committed(), before, strict=True)),
+        SLOW_S,
+    )
+
+
+def _await_end(cluster: StandaloneCluster) -> None:
+    """Waits until each release has read all of its input, and another batch would change nothing."""
+    for name, inputs in RELEASES.items():
+        at_end = partial(at_rest, cluster.here, name, inputs)
+        until(f"{name} does not come to the end of its input", at_end, SLOW_S, poll_s=0.5)
+
+
+def _holder(registry: Registry, name: str) -> str | None:
+    lease = registry.state().releases[name].lease
+    return lease.holder.host if lease else None
+
+
+def _verify_counters(bootstrap: str) -> None:
+    """Recomputes the result of product-counter: at each second with a view, the views of every product before it."""
+    seen: dict[int, Counter[str]] = {}
+    newest_ms = 0
+    for record in read(bootstrap, "product-views"):
+        assert record.key is not None
+        seen.setdefault((record.time_ms // 1000 + 1) * 1000, Counter())[record.key.decode()] += 1
+        newest_ms = max(newest_ms, record.time_ms)
+    delivered = Counter[tuple[str, int, int]]()
+    for record in read(bootstrap, result_topic("product-counter.v1", 1)):
+        assert record.key is not None and record.value is not None
+        row = {**_json(record.key), **_json(record.value)}
+        at_ms = int(datetime.fromisoformat(row["at"]).timestamp() * 1000)
+        delivered[row["product"], at_ms, row["views"]] += 1
+    last_ms = max(at for _, at, _ in delivered)
+    # the watermark is 10 s before the newest view
+    assert newest_ms - last_ms < 15_000
+    expected, total = Counter[tuple[str, int, int]](), Counter[str]()
+    for tick in sorted(tick for tick in seen if tick <= last_ms):
+        total += seen[tick]
+        expected.update((product, tick, views) for product, views in total.items())
+    assert delivered - expected == Counter() and expected - delivered == Counter()
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(data)
+    return found
