@@ -223,7 +223,7 @@ def _await_executors(
     spark: SparkSession, settings: Settings, until: float, check: Callable[[], object] = lambda: None
 ) -> None:
     """Waits for the executors. Raises ExecutorsUnfit if none has come by `until`, on the clock of `monotonic`."""
-    started: bool | None = False
+    started = False
     others: float | None = None
     while True:
         check()
@@ -238,8 +238,8 @@ def _await_executors(
         if context.isStopped():
             raise _unreachable(settings, "they were started again and again, and ended before they had connected")
         if now > until and not there:
-            raise _none_came(settings, bool(started))
-        if started is False:
+            raise _none_came(settings, started)
+        if not started:
             started = _ask(spark, settings, min(until, now + _CONNECT_S), check)
         time.sleep(_POLL_S)
 
@@ -257,16 +257,13 @@ def _none_came(settings: Settings, started: bool) -> ExecutorsUnfit:
     )
 
 
-def _ask(spark: SparkSession, settings: Settings, until: float, check: Callable[[], object]) -> bool | None:
-    """Whether a master has started executors. None: no answer came by `until`, so it need not be asked again.
-
-    Spark itself waits two minutes for an answer.
-    """
+def _ask(spark: SparkSession, settings: Settings, until: float, check: Callable[[], object]) -> bool:
+    """Whether a master has started executors. False also if no answer came by `until`: Spark would wait two minutes."""
     try:
         return _in_time(partial(_are_started, spark, settings), until, check)
     except (_Late, _Failed) as error:
         log.info("whether the master has started executors is unknown: %s", str(error) or "no answer in time")
-        return None
+        return False
 
 
 def _are_started(spark: SparkSession, settings: Settings) -> bool:

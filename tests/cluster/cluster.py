@@ -107,6 +107,8 @@ class StandaloneCluster:
             "executors": 2,
             "executor_cores": 1,
             "executor_heap_mb": 512,
+            # busy cores are not what is tested
+            "executor_timeout_s": 100,
             "boot_timeout_s": 300,
             "spark": {
                 "spark.driver.defaultJavaOptions": _SHORT_LIVED,

@@ -200,18 +200,13 @@ def test_a_driver_that_must_end_does_not_wait_for_executors(monkeypatch: pytest.
         preflight._in_time(never, time.monotonic() + 30, stop)
 
 
-def test_a_master_that_does_not_say_what_it_has_started_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
+def test_a_master_that_does_not_say_what_it_has_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: object) -> bool:
-        asked.append(1)
         never()
         return True
 
-    monkeypatch.setattr(preflight, "_CONNECT_S", 0.1)
     with pytest.raises(ExecutorsUnfit, match="no executors: "):
         waited(monkeypatch, elsewhere(executor_timeout_s=3), [0], ask=silent)
-    assert asked == [1]
 
 
 def test_each_of_several_masters_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
