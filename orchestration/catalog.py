@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
 import pipelines.apps
 from pipelines.errors import BadUsage
 from pipelines.model.app import App, Changelog, Result, Table
+
+_LONGEST_CHARS = 160
 
 
 def find_apps() -> tuple[App, ...]:
@@ -28,9 +31,11 @@ def find_apps() -> tuple[App, ...]:
     return tuple(sorted(found, key=lambda app: app.name))
 
 
-def first_line(app: App) -> str:
-    """What the app's docstring says it does, in one line."""
-    return inspect.cleandoc(app.function.__doc__ or "").partition("\n")[0]
+def first_sentence(app: App) -> str:
+    """What the app's docstring says it does, in one line: its first sentence, cut at a word if it is long."""
+    paragraph = " ".join(inspect.cleandoc(app.function.__doc__ or "").partition("\n\n")[0].split())
+    sentence, end, _ = paragraph.partition(". ")
+    return textwrap.shorten(sentence + end.strip(), _LONGEST_CHARS, placeholder=" ...")
 
 
 def in_words(app: App) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import keyword
 from pathlib import Path
 from string import Template
 
 from pipelines.errors import BadUsage, Refused
-from pipelines.model.names import is_app_name
+from pipelines.model.names import is_app_name, is_topic_name
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -125,14 +126,10 @@ pytestmark = pytest.mark.spark
 def scaffold(app: str, topic: str, folder: Path | None) -> list[Path]:
     """Writes the files of app `app`, which reads `topic`. Returns their paths, the test last.
 
-    `folder`: where; None for the repository's own folders. Raises BadUsage for a name that no app can have, Refused if one
-    of the files is there.
+    `folder`: where; None for the repository's own folders. Raises BadUsage for a name that no app or no topic can have, and
+    for a folder that can't be written, Refused if one of the files is there.
     """
-    if not is_app_name(app):
-        raise BadUsage(
-            f"app name {app!r} is not lower-case words joined by hyphens, or has over 100 letters",
-            fix="name it like stock-stats",
-        )
+    _refuse_names(app, topic)
     module = app.replace("-", "_")
     # a suite beside the app is known by its name
     suite = f"{module}_suite" if folder is not None else module
@@ -151,8 +148,33 @@ def scaffold(app: str, topic: str, folder: Path | None) -> list[Path]:
         tests / f"test_{module}.py": _TEST,
     }
     if there := [str(path) for path in files if path.exists()]:
-        raise Refused(f"{', '.join(there)} already exists", fix="choose another name, or another folder with --in")
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.substitute(values))
+        raise Refused(
+            f"these files already exist: {', '.join(there)}", fix="choose another name, or another folder with --in"
+        )
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.substitute(values))
+    except OSError as error:
+        raise BadUsage(
+            f"{error.filename or home} can't be written: {error.strerror}",
+            fix="give a folder that you may write to --in",
+        ) from error
     return list(files)
+
+
+def _refuse_names(app: str, topic: str) -> None:
+    if not is_app_name(app):
+        raise BadUsage(
+            f"app name {app!r} is not lower-case words joined by hyphens, or has over 100 letters",
+            fix="name it like stock-stats",
+        )
+    if keyword.iskeyword(app):
+        raise BadUsage(
+            f"app name {app!r} is a word of Python's, so no function can have it", fix="name it like stock-stats"
+        )
+    if not is_topic_name(topic):
+        raise BadUsage(
+            f"{topic!r} can't be a topic of Kafka: a topic name has 1 to 249 letters, digits, dots, underscores and hyphens",
+            fix="correct the name after --topic",
+        )

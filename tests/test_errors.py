@@ -126,7 +126,10 @@ def told(what: re.Pattern[str] = COMMAND) -> set[str]:
 
 
 def wrong_in(command: str) -> str | None:
-    """Why `command` can't be typed. It may be named without its arguments, where the reader knows them."""
+    """Why `command` can't be typed, with what is optional, in brackets. It may be named without its arguments, where the
+    reader knows them.
+    """
+    command = command.replace("[", "").replace("]", "")
     if typed.exists(command):
         return None
     try:

@@ -56,11 +56,12 @@ def pages() -> dict[str, str]:
 def app_pages() -> dict[str, str]:
     """Path in docs/ -> Markdown, of each app of the repository, and of their index."""
     sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
-    from orchestration.catalog import find_apps, first_line, in_words
+    from orchestration.catalog import find_apps, first_sentence, in_words
 
     found = find_apps()
     rows = [
-        f"| [`{a.name}`]({a.name}.md) | {a.shows or ''} | {in_words(a)} | {_first_line(first_line(a))} |" for a in found
+        f"| [`{a.name}`]({a.name}.md) | {a.shows or ''} | {in_words(a)} | {_first_line(first_sentence(a))} |"
+        for a in found
     ]
     head = [
         "# Apps",

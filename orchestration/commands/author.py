@@ -61,14 +61,14 @@ def new(
 
 def apps(as_json: Json = False) -> None:
     """List the repository's apps with the inputs and the result of each."""
-    from orchestration.catalog import find_apps, first_line, in_words, reads, result_in_words
+    from orchestration.catalog import find_apps, first_sentence, in_words, reads, result_in_words
 
     found = find_apps()
     if as_json:
         print_json([
             {"name": each.name, "shows": each.shows, "inputs": reads(each), "result": in_words(each),
              "results": {name: result_in_words(result) for name, result in each.results.items()}, "suites": each.suites,
-             "watermark": each.watermark, "settings": dict(each.settings), "does": first_line(each)}
+             "watermark": each.watermark, "settings": dict(each.settings), "does": first_sentence(each)}
             for each in found
         ])  # fmt: skip
         return
@@ -76,7 +76,7 @@ def apps(as_json: Json = False) -> None:
     rows = sorted(found, key=lambda each: (order.index(each.shows), each.name))
     print_table(
         ("app", "shows", "reads", "result", "what it does"),
-        ((each.name, each.shows or "", ", ".join(reads(each)), in_words(each), first_line(each)) for each in rows),
+        ((each.name, each.shows or "", ", ".join(reads(each)), in_words(each), first_sentence(each)) for each in rows),
     )
 
 

@@ -19,7 +19,7 @@ def find_release(state: RegistryState, name: str) -> Release:
     if split_release(name) is not None:
         raise BadUsage(
             f"there is no release {name}",
-            fix=f"the releases are: {', '.join(sorted(state.releases)) or 'none; `switchyard stage APP --execute` makes one'}",
+            fix=f"the releases are: {', '.join(sorted(state.releases)) or 'none; `switchyard stage APP [--from FOLDER] --execute` makes one'}",
         )
     releases = [r for r in state.of_app(name) if r.state != "retired"]
     if len(releases) == 1:
@@ -28,12 +28,12 @@ def find_release(state: RegistryState, name: str) -> Release:
         if over := [f"{r.name} is {r.state}" for r in state.of_app(name)]:
             raise BadUsage(
                 f"no release of {name} is in use: {', '.join(over)}",
-                fix=f"`switchyard stage {name} --execute` makes a new version",
+                fix=f"`switchyard stage {name} [--from FOLDER] --execute` makes a new version",
             )
         apps = sorted({r.spec.app for r in state.releases.values()})
         raise BadUsage(
             f"{name} has no release",
-            fix=f"the apps with a release are: {', '.join(apps) or 'none'}; `switchyard stage {name} --execute` makes one",
+            fix=f"the apps with a release are: {', '.join(apps) or 'none'}; `switchyard stage {name} [--from FOLDER] --execute` makes one",
         )
     raise BadUsage(
         f"{name} has {len(releases)} releases: {', '.join(r.name for r in releases)}",
@@ -46,7 +46,7 @@ def unknown_app(state: RegistryState, app: str) -> BadUsage:
     known = ", ".join(sorted({r.spec.app for r in state.releases.values()}))
     return BadUsage(
         f"{app} has no release",
-        fix=f"the apps with a release are: {known or 'none; `switchyard stage APP --execute` makes one'}",
+        fix=f"the apps with a release are: {known or 'none; `switchyard stage APP [--from FOLDER] --execute` makes one'}",
     )
 
 
@@ -61,7 +61,11 @@ def version_of(state: RegistryState, app: str, version: int | None) -> Release:
     if not free:
         standby = [r.name for r in state.of_app(app) if r.state == "standby"]
         in_use = any(r.state != "retired" for r in state.of_app(app))
-        fix = another_version(app) if in_use else f"`switchyard stage {app} --execute` makes a new version"
+        fix = (
+            another_version(app)
+            if in_use
+            else f"`switchyard stage {app} [--from FOLDER] --execute` makes a new version"
+        )
         raise BadUsage(
             f"{app} has no candidate to promote", fix=fix + (f"; or name the standby, {standby[-1]}" if standby else "")
         )
@@ -70,7 +74,7 @@ def version_of(state: RegistryState, app: str, version: int | None) -> Release:
 
 def another_version(app: str) -> str:
     """What to do where an app needs another version. Its unchanged code would be refused."""
-    return f"change the app, then `switchyard reprocess {app} --execute` stages it as the next version and compares it; for unchanged code, add --correction REASON"
+    return f"change the app, then `switchyard reprocess {app} [--from FOLDER] --execute` stages it as the next version and compares it; for unchanged code, add --correction REASON"
 
 
 def live_release(state: RegistryState, app: str) -> Release | None:

@@ -73,7 +73,7 @@ def _answer(
     text: str = "",
     check: Check | None = None,
 ) -> dict[str, Any]:
-    """Runs `python -m module ZIP DIGEST APP SETTINGS_JSON`; the last JSON object that it prints.
+    """Runs `python -m module ZIP DIGEST APP SETTINGS_JSON FOLDER`; the last JSON object that it prints.
 
     `text`: its input. With `check`, it first prints the app's definition, and gets what `check` says of that.
     """
@@ -84,7 +84,16 @@ def _answer(
     ):
         path = Path(folder) / f"{code.digest}.zip"
         path.write_bytes(code.data)
-        command = [sys.executable, "-m", module, str(path), code.digest, app, json.dumps(dict(given))]
+        command = [
+            sys.executable,
+            "-m",
+            module,
+            str(path),
+            code.digest,
+            app,
+            json.dumps(dict(given)),
+            str(code.folder or ""),
+        ]
         with _started(settings, app, command, folder, errors) as (process, limit):
             if check is None:
                 _send(process, text)

@@ -92,7 +92,8 @@ class Boot:
         spec, start = release.spec, release.start
         if start is None:
             raise SwitchyardError(
-                f"{self._name} has no generation", fix=f"`switchyard stage {spec.app} --execute` makes a new version"
+                f"{self._name} has no generation",
+                fix=f"`switchyard stage {spec.app} [--from FOLDER] --execute` makes a new version",
             )
         release, watch = self._first_look(release)
         # 2. the frozen code; Python workers get it once Spark runs

@@ -6,8 +6,9 @@ import ast
 import importlib
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _MODEL = ("pipelines.model",)
 # a suite in a code folder: frozen with the app, and imported only when its result is checked
 _SUITE = "_suite.py"
 _SUITES = ("expectations.suites",)
+_NOT_OF_THE_APP = "each .py file of the folder is part of the app: move this one out if it isn't"
 _CLOCKS = ("random", "uuid", "secrets", "time", "datetime", "numpy.random", "os.urandom", "os.getrandom")
 # they import modules by names made at run time, which staging can't see
 _LOADERS = ("importlib", "pkgutil", "runpy", "zipimport", "__import__", "builtins.__import__")
@@ -36,10 +38,13 @@ def code_path(settings: Settings, digest: str) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenCode:
-    """`digest`: SHA-256 of names and contents, in hexadecimal. `data`: the zip's bytes."""
+    """`digest`: SHA-256 of names and contents, in hexadecimal. `data`: the zip's bytes. `folder`: what was
+    frozen, if known.
+    """
 
     digest: str
     data: bytes
+    folder: Path | None = field(default=None, compare=False)
 
 
 def freeze(folder: Path) -> FrozenCode:
@@ -50,6 +55,8 @@ def freeze(folder: Path) -> FrozenCode:
     packages except the model), what could load such code, or what a replay would not repeat.
     """
     if not folder.is_dir():
+        if folder.exists():
+            raise BadUsage(f"{folder} is a file, not a folder", fix=f"give its folder: --from {folder.parent}")
         raise BadUsage(f"there is no code folder {folder}", fix="give a folder of Python modules to --from")
     files = sorted(p for p in folder.rglob("*.py") if "__pycache__" not in p.parts and not _is_test(p))
     if not files:
@@ -58,7 +65,12 @@ def freeze(folder: Path) -> FrozenCode:
         )
     contents = {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
     for name, source in contents.items():
-        _check(folder / name, source)
+        try:
+            _check(folder / name, source)
+        except (BadUsage, Refused) as error:
+            if _names_the_model(source):
+                raise
+            raise type(error)(error.what, fix=f"{error.fix}; {_NOT_OF_THE_APP}") from error
     digest = digest_of(contents)
     package = package_name(digest)
     buffer = io.BytesIO()
@@ -66,7 +78,12 @@ def freeze(folder: Path) -> FrozenCode:
         for name, source in {"__init__.py": b"", **contents}.items():
             # zip's epoch: a date of its own would change the bytes
             archive.writestr(zipfile.ZipInfo(f"{package}/{name}", (1980, 1, 1, 0, 0, 0)), source)
-    return FrozenCode(digest=digest, data=buffer.getvalue())
+    return FrozenCode(digest=digest, data=buffer.getvalue(), folder=folder)
+
+
+def _names_the_model(source: bytes) -> bool:
+    """Whether a module may define an app."""
+    return b"pipelines.model" in source
 
 
 def _is_test(path: Path) -> bool:
@@ -155,10 +172,12 @@ def store(settings: Settings, code: FrozenCode) -> Path:
     return path
 
 
-def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = None, *, of: str) -> tuple[App, str]:
+def load(
+    path: Path, digest: str, app: str, modules: tuple[str, ...] | None = None, *, of: str, where: str = ""
+) -> tuple[App, str]:
     """Imports frozen code and finds app `app` in it. Returns the app and the name of its module within the zip.
 
-    `of`: the release, for messages. Raises CodeChanged if the zip is not what was staged, before any of it is imported.
+    `of`: the release, `where`: the folder that was frozen, if known; both for messages. Raises CodeChanged if the zip is not what was staged, before any of it is imported.
     Raises BadUsage if a module can't be imported, or if no module or more than one defines the app.
     """
     package = package_name(digest)
@@ -174,19 +193,40 @@ def load(path: Path, digest: str, app: str, modules: tuple[str, ...] | None = No
         try:
             module = importlib.import_module(f"{package}.{name}")
         except Exception as error:
-            raise BadUsage(
-                f"module {name} can't be imported: {type(error).__name__}: {error}", fix="fix the module"
-            ) from error
+            raise _failed(error, name, names, code.sources) from error
         for value in vars(module).values():
             if isinstance(value, App) and value.module == module.__name__:
                 known.append(value.name)
                 if value.name == app:
                     matches.append((value, name))
     if not matches:
-        raise BadUsage(
-            f"no app {app} in that code; there is: {', '.join(sorted(known)) or 'none'}",
-            fix="check the name and --from",
-        )
+        raise _missing(app, known, where)
     if len(matches) > 1:
         raise BadUsage(f"app {app} is defined {len(matches)} times: {', '.join(n for _, n in matches)}", fix="keep one")
     return matches[0]
+
+
+def _missing(app: str, known: list[str], where: str) -> BadUsage:
+    near = get_close_matches(app, known, n=3)
+    told = f"the nearest is {' or '.join(near)}" if near else f"there is: {', '.join(sorted(known)) or 'none'}"
+    return BadUsage(
+        f"no app {app} in {where or 'that code'}; {told}", fix="check the name, and the folder after --from"
+    )
+
+
+def _failed(error: Exception, name: str, names: Sequence[str], sources: Mapping[str, bytes]) -> BadUsage:
+    """What to say of module `name`, which can't be imported. `names`: of all modules."""
+    # commands import this module, and should not load Spark
+    from pyspark.errors import PySparkException
+
+    from pipelines.engine.causes import place
+
+    fix = "fix the module"
+    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    if missing in names:
+        fix = f"import within the code folder with a leading dot, as in `from . import {missing}`"
+    elif isinstance(error, PySparkException) and error.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS":
+        fix = "Spark does not run yet at import: give a UDF its type as an object, as in @F.udf(DoubleType()); or make it in the function"
+    elif not _names_the_model(sources[f"{name.replace('.', '/')}.py"]):
+        fix = f"{fix}; {_NOT_OF_THE_APP}"
+    return BadUsage(f"module {name} can't be imported: {type(error).__name__}: {error}{place(error)}", fix=fix)

@@ -8,6 +8,8 @@ from functools import reduce
 from operator import and_
 from typing import Literal
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -151,13 +153,21 @@ def _require_time(name: str, source: Source) -> None:
 
 
 def delay_of(app: App) -> int | None:
-    """The delay of the app's watermark in milliseconds, as Spark reads it; None without one. Needs a Spark session."""
+    """The delay of the app's watermark in milliseconds, as Spark reads it; None without one. Needs a Spark session.
+
+    Raises BadUsage if it is no interval.
+    """
     if app.watermark is None:
         return None
     intervals = java_class("org.apache.spark.sql.catalyst.util.IntervalUtils")
     text = java_class("org.apache.spark.unsafe.types.UTF8String").fromString(app.watermark)
     unit = java_class("java.util.concurrent.TimeUnit").MILLISECONDS
-    return int(intervals.getDuration(intervals.stringToInterval(text), unit, _DAYS_PER_MONTH))
+    try:
+        return int(intervals.getDuration(intervals.stringToInterval(text), unit, _DAYS_PER_MONTH))
+    except (PySparkException, Py4JJavaError) as error:
+        raise BadUsage(
+            f"the watermark of app {app.name}, {app.watermark!r}, is not an interval", fix='write it like "10 seconds"'
+        ) from error
 
 
 def nothing(spark: SparkSession, schema: StructType) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON`
+"""Tries an app on empty input before it is staged: `python -m pipelines.engine.probe ZIP DIGEST APP SETTINGS_JSON FOLDER`
 
 It runs in a process of its own: importing an app's code can't be undone, and commands and Dagster should not load Spark.
 
@@ -36,7 +36,7 @@ from pipelines.engine.jvm.classes import class_name, java_class
 from pipelines.engine.jvm_process import start_jvm_early
 from pipelines.engine.known import Known, table_beside
 from pipelines.engine.rehearsal import Rehearsal, tick
-from pipelines.engine.repeats import nodes, notes, pandas_aggregate, refuse_other_sources, refuse_what_a_replay_changes
+from pipelines.engine.repeats import nodes, pandas_aggregate, refuse_other_sources, refuse_what_a_replay_changes
 from pipelines.engine.results import avro_of, schemas_of, serialized
 from pipelines.engine.session import build_session, send_code
 from pipelines.engine.static import refuse_large, rows_in_topic
@@ -61,6 +61,8 @@ def probe(
     settings: Mapping[str, Any],
     session: Callable[[], SparkSession],
     check: Callable[[Mapping[str, Any]], Known] = lambda _: Known(),
+    *,
+    folder: str = "",
 ) -> dict[str, Any]:
     """What a release of app `name` would be: module, inputs, `results` by name (each with its key, partitions, schema and
     suite) ... and the steps of its function, `topology`.
@@ -69,9 +71,9 @@ def probe(
     table -> topic) and `suites`, after the code is imported and the settings are checked. Then `session` is called. The
     function runs on empty streams and on its static tables as they are. Its plan runs as a stream on an empty folder, so
     that a plan that Spark can't run as a stream is refused here. Raises BadUsage for what the author must fix, Refused
-    for a nondeterministic plan and a static table that is too large.
+    for a nondeterministic plan and a static table that is too large. `folder`: what was frozen, for messages.
     """
-    app, module = load(path, digest, name, of=name)
+    app, module = load(path, digest, name, of=name, where=folder)
     unknown = [key for key in settings if key not in app.settings]
     if unknown:
         raise BadUsage(
@@ -105,7 +107,7 @@ def probe(
         "comparable": rehearsal.comparable,
         "reset_allowed": app.reset_allowed,
         "topology": [step.as_json() for step in rehearsal.steps(result)],
-        "notes": notes(result),
+        "notes": rehearsal.notes(result),
     }
 
 
@@ -240,7 +242,7 @@ def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> Non
     """Runs a batch in which the function sees no row: Spark then plans all that a batch needs, and starts it."""
     for name in app.sources:
         rehearsal.add(name, [tick()])
-    query = _tried(app, written)
+    query = _tried(app, rehearsal, written)
     for name, times in rehearsal.times_read(query).items():
         if times == 0:
             raise BadUsage(
@@ -254,14 +256,14 @@ def _start_on_nothing(app: App, rehearsal: Rehearsal, written: DataFrame) -> Non
             )
 
 
-def _tried(app: App, written: DataFrame) -> StreamingQuery:
+def _tried(app: App, rehearsal: Rehearsal, written: DataFrame) -> StreamingQuery:
     """The query after its first batch. Raises BadUsage if Spark can't plan it, or if it fails each time."""
     for left in reversed(range(_TRIES)):
         try:
             return _first_batch(app, written)
         except AnalysisException as error:
             raise BadUsage(
-                f"app {app.name} can't run as {_kinds(app)}: {_cause(error)}", fix=_other_result(app, written)
+                f"app {app.name} can't run as {_kinds(app)}: {_cause(error)}", fix=_instead(app, rehearsal, written)
             ) from error
         except Exception as error:
             # an author's code fails each time, but a busy machine may start a Python worker too late for Spark
@@ -294,17 +296,32 @@ def _kinds(app: App) -> str:
     )
 
 
+def _instead(app: App, rehearsal: Rehearsal, written: DataFrame) -> str:
+    """What to do about a plan that Spark can't run as it is: a watermark, or another kind of result."""
+    if app.watermark is None and app.output_mode == "append":
+        with contextlib.suppress(SwitchyardError, AnalysisException, Py4JError):
+            marked = serialized(app, rehearsal.with_watermark("10 seconds").result())
+            _check_as(marked, "Append")
+            return f'add watermark="10 seconds" to @app; without one, {_other_result(app, written)}'
+    return _other_result(app, written)
+
+
+def _check_as(written: DataFrame, mode: str) -> None:
+    """Raises what Spark says if it can't run a plan in an output mode, `Append` or `Update`."""
+    checker = java_class("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
+    modes = java_class("org.apache.spark.sql.streaming.OutputMode")
+    checker.checkForStreaming(written._jdf.queryExecution().analyzed(), getattr(modes, mode)())
+
+
 def _other_result(app: App, written: DataFrame) -> str:
     """What to do about a plan that Spark can't run in the app's output mode: whether it can in the other one, Spark says."""
-    modes = java_class("org.apache.spark.sql.streaming.OutputMode")
     other, result = (
-        (modes.Append(), 'result=AppendStream(...), or Table(..., emit="final")')
+        ("Append", 'result=AppendStream(...), or Table(..., emit="final")')
         if app.output_mode == "update"
-        else (modes.Update(), "result=Table(...)")
+        else ("Update", "result=Table(...)")
     )
-    checker = java_class("org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker")
     try:
-        checker.checkForStreaming(written._jdf.queryExecution().analyzed(), other)
+        _check_as(written, other)
     except (AnalysisException, Py4JError) as error:
         why = cause(error, lines=1).removesuffix(";")
         return f"use another operator, docs/operators.md has them all; with {result}, Spark says: {why}"
@@ -318,7 +335,7 @@ def _cause(error: BaseException) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    path, digest, name, given = arguments
+    path, digest, name, given, folder = arguments
     settings = get_settings()
     options: dict[str, Any] = {"heap_mb": 512, "cores": 1, "brief": True, "few_rows": True}
     # all else takes less time
@@ -337,7 +354,7 @@ def main(arguments: list[str]) -> None:
     # an app that prints at import must not spoil the answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            answer = {"spec": probe(Path(path), digest, name, json.loads(given), session, ask)}
+            answer = {"spec": probe(Path(path), digest, name, json.loads(given), session, ask, folder=folder)}
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
         context = SparkContext._active_spark_context

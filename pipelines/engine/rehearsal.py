@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from pipelines.engine.frames import MALFORMED, delay_of, input_columns, observed
 from pipelines.engine.jvm.classes import class_name
 from pipelines.engine.memory import MemorySource
 from pipelines.engine.raw import Record
-from pipelines.engine.repeats import is_input, nodes
+from pipelines.engine.repeats import is_input, nodes, notes
 from pipelines.engine.results import applied, marked
+from pipelines.engine.stale import stale_notes
 from pipelines.engine.static import frame_of
 from pipelines.engine.table_file import Row
 from pipelines.engine.topology import Step, topology
@@ -53,6 +55,10 @@ class Rehearsal:
         """What a diff of two runs with these settings means."""
         return self._app.comparable_with(self._settings)
 
+    def with_watermark(self, delay: str) -> Rehearsal:
+        """The same app with a watermark."""
+        return Rehearsal(self._spark, replace(self._app, watermark=delay), self._settings, self._tables)
+
     def result(self) -> DataFrame:
         """The function's result on the inputs. Raises what the function raises, and BadUsage as `results.applied` does.
 
@@ -75,6 +81,12 @@ class Rehearsal:
         """What the function does between its inputs and `result`, which it has returned."""
         plans = {name: frame._jdf.queryExecution().analyzed() for name, frame in self._frames.items()}
         return topology(result._jdf.queryExecution().analyzed(), plans)
+
+    def notes(self, result: DataFrame) -> list[str]:
+        """What the author should know of `result`, which the function has returned: what a replay may not repeat."""
+        sources = {name: self._frames[name]._jdf.queryExecution().analyzed() for name in self._app.sources}
+        keeps_state = any(step.state for step in self.steps(result))
+        return [*notes(result), *stale_notes(self._app, result, sources, keeps_state=keeps_state)]
 
     def add(self, name: str, records: Iterable[Record]) -> None:
         """Gives source `name` records for the next batch."""

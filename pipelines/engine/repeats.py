@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 _NO_REPLAY = "a replay would not give the same result"
 _BY_ORDER = 'F.struct("event_time", "partition", "offset")'
-_SORTED = 'sort it within the aggregate, as in F.sort_array(F.collect_list("page"))'
-# Spark's name of an aggregate whose value depends on the order of rows -> what to use instead
+_SORTED = 'sort it within the aggregate, as in F.sort_array(F.collect_list("{0}"))'
+# Spark's name of an aggregate whose value depends on the order of rows -> what to use instead, with a place for its column
 _ORDERED = {
-    "AnyValue": f'use F.min_by("column", {_BY_ORDER})',
+    "AnyValue": f'use F.min_by("{{0}}", {_BY_ORDER})',
     "CollectList": _SORTED,
     "CollectSet": f"{_SORTED}; F.size(F.collect_set(...)) needs no order",
-    "First": f'use F.min_by("column", {_BY_ORDER})',
-    "Last": f'use F.max_by("column", {_BY_ORDER})',
-    "ListAgg": "give it an order: listagg(column, ',') WITHIN GROUP (ORDER BY column)",
-    "Mode": "let it choose the lowest of several: F.mode(column, deterministic=True)",
+    "First": f'use F.min_by("{{0}}", {_BY_ORDER})',
+    "Last": f'use F.max_by("{{0}}", {_BY_ORDER})',
+    "ListAgg": "give it an order: listagg({0}, ',') WITHIN GROUP (ORDER BY {0})",
+    "Mode": 'let it choose the lowest of several: F.mode("{0}", deterministic=True)',
 }
 # of a list of values, these are the same in any order
 _LISTS, _WITHOUT_ORDER = {"CollectList", "CollectSet"}, {"Size", "SortArray"}
@@ -109,7 +109,7 @@ def _refuse_order(app: App, plan: Any) -> None:
                 raise Refused(
                     f"the function of app {app.name} has {_called(part)}, whose value depends on the order in which rows come: "
                     + _NO_REPLAY,
-                    fix=instead,
+                    fix=instead.format(next(_names_in(part), "column")),
                 )
 
 
@@ -207,8 +207,12 @@ def _called(expression: Any) -> str:
     name = expression.prettyName()
     if class_name(expression) in ("PythonUDF", "PythonUDAF"):
         return f"{expression.name()}()"
-    columns = [part.name() for part in _parts(expression.children()) if class_name(part) == "AttributeReference"]
-    return f"{name}({', '.join(dict.fromkeys(columns))})"
+    return f"{name}({', '.join(dict.fromkeys(_names_in(expression)))})"
+
+
+def _names_in(expression: Any) -> Iterator[str]:
+    """The columns that an expression reads."""
+    return (part.name() for part in _parts(expression.children()) if class_name(part) == "AttributeReference")
 
 
 def _origin(leaf: Any) -> str:

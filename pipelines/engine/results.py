@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -31,6 +32,7 @@ def marked(app: App, frame: DataFrame) -> DataFrame:
 
 def applied(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, Any]) -> DataFrame:
     """The function's result on `frames`, as they are. Raises BadUsage if it isn't a DataFrame that the app's result can be."""
+    _refuse_other_parameters(app, frames)
     with lines_kept():
         result: Any = app.function(**frames, settings=AppSettings({**app.settings, **settings}))
     if not isinstance(result, DataFrame):
@@ -44,6 +46,19 @@ def applied(app: App, frames: Mapping[str, DataFrame], settings: Mapping[str, An
             columns,
         )
     return result
+
+
+def _refuse_other_parameters(app: App, frames: Mapping[str, DataFrame]) -> None:
+    """Raises BadUsage if the function can't be called with the app's inputs and settings, by name."""
+    signature = inspect.signature(app.function)
+    try:
+        signature.bind(**frames, settings=None)
+    except TypeError as error:
+        raise BadUsage(
+            f"the function of app {app.name} has the parameters {', '.join(signature.parameters) or 'none'}; "
+            f"the inputs of the app are {', '.join(frames)}",
+            fix=f"write def {app.function.__name__}({', '.join([*frames, 'settings'])})",
+        ) from error
 
 
 def schemas_of(app: App, whole: StructType) -> dict[str, StructType]:

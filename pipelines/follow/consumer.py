@@ -448,7 +448,9 @@ def _result(alias: str, asked: str | None, state: RegistryState) -> str:
     if asked in names or (asked is None and len(names) == 1):
         return asked or names[0]
     if names == [""]:
-        raise BadUsage(f"{alias} has one result, which has no name", fix=f"leave out {asked}")
+        raise BadUsage(
+            f"{alias} has only one result, which has no name", fix="leave out the name of the result (--result)"
+        )
     known = ", ".join(names)
     if asked is None:
         raise BadUsage(f"{alias} has several results: {known}", fix=f"name one, as in --result {names[0]}")

@@ -322,6 +322,13 @@ def _results(
     app: str, result: Result | None, results: Mapping[str, Result] | None, suite: str | None
 ) -> dict[str, Result]:
     """The app's results by name. Raises BadUsage if they contradict each other."""
+    # what an author's module gives may have any type
+    given: Any = results
+    if isinstance(given, Table | AppendStream):
+        kind = type(given).__name__
+        raise BadUsage(f"app {app} gives one {kind} as results", fix=f"write result={kind}(...)")
+    if isinstance(result, Mapping):
+        raise BadUsage(f"app {app} gives several results as result", fix="write results={...}")
     if (result is None) == (not results):
         raise BadUsage(
             f"app {app} names {'no result' if result is None else 'a result and results'}",
@@ -344,6 +351,9 @@ def _results(
             raise BadUsage(
                 f"{what} has a name that is not lower-case words joined by hyphens", fix="rename it, as in late-orders"
             )
+        key: Any = each.key
+        if isinstance(key, str):
+            raise BadUsage(f"the key of {what} is the text {key!r}", fix=f'write key=("{key}",)')
         if isinstance(each, Table) and not each.key:
             raise BadUsage(f"{what}, a table, has no key", fix="name the key columns, as in Table(key=('ticker',))")
         if each.partitions < 1:

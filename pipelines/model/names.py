@@ -53,7 +53,8 @@ OperationId = Annotated[str, _whole(_OPERATION_PATTERN, longest=128)]
 # SHA-256, hexadecimal
 Digest = Annotated[str, _whole("[0-9a-f]{64}")]
 # Kafka's rule: letters, digits, dots, underscores and hyphens, but neither `.` nor `..`
-TopicName = Annotated[str, _whole(r"\.{0,2}[A-Za-z0-9_-][A-Za-z0-9._-]*|\.{3}[A-Za-z0-9._-]*")]
+_TOPIC_PATTERN = r"\.{0,2}[A-Za-z0-9_-][A-Za-z0-9._-]*|\.{3}[A-Za-z0-9._-]*"
+TopicName = Annotated[str, _whole(_TOPIC_PATTERN)]
 GroupName = Annotated[str, _whole(_GROUP_PATTERN, longest=1000)]
 # `high-priority`: one of several results of an app; empty: the only one
 ResultName = Annotated[str, _whole(rf"(?:{_APP_PATTERN})?", longest=100)]
@@ -69,6 +70,11 @@ Ordinal = Annotated[int, Field(ge=0, le=MAX_ORDINAL)]
 def is_app_name(name: str) -> bool:
     """Whether `name` is lower-case words joined by hyphens, at most 100 letters."""
     return len(name) <= _LONGEST_APP and _APP.fullmatch(name) is not None
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka accepts `name` as that of a topic."""
+    return len(name) <= _LONGEST and re.fullmatch(_TOPIC_PATTERN, name) is not None
 
 
 def is_result_name(name: str) -> bool:

@@ -21,7 +21,7 @@ from pipelines.engine.metrics import BatchMetrics, batch_metrics
 from pipelines.engine.raw import Record
 from pipelines.engine.records import RowTooLarge, Unsent, as_sent, dead_letters, refusal, too_large
 from pipelines.engine.rehearsal import Rehearsal, tick
-from pipelines.engine.results import as_text, serializer
+from pipelines.engine.results import as_text, schemas_of, serializer
 from pipelines.engine.static import rows_of
 from pipelines.engine.table_file import Row as TableRow
 from pipelines.engine.writer import Headers
@@ -29,6 +29,7 @@ from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, Table
 from pipelines.model.names import SOURCE, release_name, result_of, result_topic
 from pipelines.model.reset import Replays
+from pipelines.testing.exact import reader
 from pipelines.testing.session import unload_states
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Letter:
 class Batch:
     """What one `run` gave.
 
-    `rows`: the result's rows as a consumer reads them, key and value in one dict. A deleted key of a table has its key
+    `rows`: the result's rows as a consumer reads them, key and value in one dict; a decimal is a `Decimal`. A deleted key of a table has its key
     columns only. If the app has several results, `batch["alerts"]` has the rows of that one, and `names` says of each
     row in `rows` which result it belongs to. `sources`: of each row, `topic:partition:offset` of the record that it
     came from, for a stream whose rows name it; else None. `late`: how many rows Spark dropped because the watermark had
@@ -299,15 +300,17 @@ class _Run:
             # the first batch can come before start() has returned
             self._query_is_known.wait(30)
             unsent: list[Unsent] = []
+            read = {name: reader(columns) for name, columns in schemas_of(self._app, rows.schema).items()}
             for row in table.to_pylist():
                 if (too := self._unsent(row)) is not None:
                     unsent.append(too)
                     continue
-                key, value = (None if row[name] is None else json.loads(row[name]) for name in ("key", "value"))
+                result = row.get("result", "")
+                key, value = (None if row[name] is None else read[result](row[name]) for name in ("key", "value"))
                 self._written.append((key or {}, value))
                 self.rows.append({**(key or {}), **(value or {})})
                 self.sources.append(row["source"])
-                self.names.append(row.get("result", ""))
+                self.names.append(result)
             self._set_apart(batch_id, batch_metrics(self._query, self._app.sources), unsent)
         except BaseException as error:
             self.error = error

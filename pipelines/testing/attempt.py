@@ -1,4 +1,4 @@
-"""Shows what an app makes of some records: `python -m pipelines.testing.attempt ZIP DIGEST APP SETTINGS_JSON`
+"""Shows what an app makes of some records: `python -m pipelines.testing.attempt ZIP DIGEST APP SETTINGS_JSON FOLDER`
 
 Reads batches of records from standard input, a JSON array of arrays. A record is an object:
 
@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.engine.code import load
+from pipelines.engine.probe import run_on_nothing
+from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.session import send_code
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.model.app import App, setting_like
 from pipelines.model.names import SOURCE
 from pipelines.testing.apptest import AppTest, Batch
+from pipelines.testing.exact import plain
 from pipelines.testing.session import session
 
 _FIELDS = ("input", "key", "value", "time", "partition")
@@ -85,7 +88,7 @@ def _time(text: Any, where: str) -> float | str:
 
 def _shown(batch: Batch) -> dict[str, Any]:
     return {
-        "rows": batch.rows,
+        "rows": plain(batch.rows),
         "sources": batch.sources,
         **({"results": batch.names} if any(batch.names) else {}),
         "late": batch.late,
@@ -100,14 +103,16 @@ def _shown(batch: Batch) -> dict[str, Any]:
 
 
 def _run(
-    path: Path, digest: str, name: str, given: Mapping[str, Any], batches: list[list[Any]]
+    path: Path, digest: str, name: str, given: Mapping[str, Any], batches: list[list[Any]], folder: str
 ) -> list[dict[str, Any]]:
-    app, _ = load(path, digest, name, of=name)
+    app, _ = load(path, digest, name, of=name, where=folder)
     known = {key: setting_like(name, key, app.settings.get(key), value) for key, value in given.items()}
     with session() as spark:
         # what a function hands to Python workers is imported there by name
         send_code(spark, path, digest, name)
         with AppTest(spark, app, **known) as test:
+            # what `show` and `stage` refuse is refused here in the same words
+            run_on_nothing(spark, app, Rehearsal(spark, app, known))
             shown = [_shown(attempt(test, app, records, number)) for number, records in enumerate(batches, start=1)]
             # the rows of static tables are decided with the first batch
             shown[0] |= {"malformed": test.malformed} if test.malformed else {}
@@ -115,12 +120,12 @@ def _run(
 
 
 def main(arguments: list[str]) -> None:
-    path, digest, name, given = arguments
+    path, digest, name, given, folder = arguments
     answer: dict[str, Any]
     # an app that prints must not spoil the answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            answer = {"batches": _run(Path(path), digest, name, json.loads(given), json.load(sys.stdin))}
+            answer = {"batches": _run(Path(path), digest, name, json.loads(given), json.load(sys.stdin), folder)}
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
     print(json.dumps(answer), flush=True)

@@ -30,11 +30,19 @@ def test_three_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None
     # the test is not frozen, the suite is
     assert files_in(freeze(tmp_path / "mine")) == {"__init__.py", "my_sums.py", "my_sums_suite.py"}
     files[0].unlink()
-    with pytest.raises(Refused, match=r"my_sums_suite\.py, .*test_my_sums\.py already exists"):
+    with pytest.raises(Refused, match=r"these files already exist: .*my_sums_suite\.py, .*test_my_sums\.py"):
         scaffold("my-sums", "orders", tmp_path / "mine")
     assert not files[0].exists()
     with pytest.raises(BadUsage, match="is not lower-case words joined by hyphens"):
         scaffold("My Sums", "orders", tmp_path)
+    with pytest.raises(BadUsage, match="is a word of Python's"):
+        scaffold("class", "orders", tmp_path)
+    for topic in ('a"b', "a b", "", ".."):
+        with pytest.raises(BadUsage, match="can't be a topic of Kafka"):
+            scaffold("sums", topic, tmp_path)
+    with pytest.raises(BadUsage, match="can't be written"):
+        scaffold("sums", "orders", files[1])
+    assert not list(tmp_path.glob("*.py"))
 
 
 def test_in_the_repository_they_go_where_apps_suites_and_tests_are(

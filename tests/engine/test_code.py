@@ -212,6 +212,8 @@ def test_an_app_that_is_not_there_or_there_twice_is_bad_usage(tmp_path: Path) ->
     path, digest = stored(tmp_path, sums=one_app(), copy=one_app(function="again"))
     with pytest.raises(BadUsage, match="no app none in that code; there is: sums"):
         load(path, digest, "none", of="sums.v1")
+    with pytest.raises(BadUsage, match="no app sum in my/apps; the nearest is sums"):
+        load(path, digest, "sum", of="sums.v1", where="my/apps")
     with pytest.raises(BadUsage, match="app sums is defined 2 times: copy, sums"):
         load(path, digest, "sums", of="sums.v1")
 
@@ -220,6 +222,37 @@ def test_a_module_that_can_not_be_imported_is_named(tmp_path: Path) -> None:
     path, digest = stored(tmp_path, sums="1 / 0")
     with pytest.raises(BadUsage, match="module sums can't be imported: ZeroDivisionError"):
         load(path, digest, "sums", of="sums.v1")
+
+
+@pytest.mark.parametrize(
+    ("source", "what", "fix"),
+    [
+        (one_app().replace("result=", "resalt="), r"TypeError: .*resalt.*\(sums\.py, line \d+", "fix the module"),
+        ("import helper\nimport pipelines.model\n", "No module named 'helper'", "`from . import helper`"),
+        ("1 / 0\n", "ZeroDivisionError", "move this one out"),
+        (
+            "from pyspark.sql import functions as F\n@F.udf('double')\ndef twice(n):\n    return 2 * n\n",
+            "SESSION_OR_CONTEXT_NOT_EXISTS",
+            "@F.udf(DoubleType())",
+        ),
+    ],
+    ids=["option", "neighbour", "script", "udf"],
+)
+def test_a_module_that_can_not_be_imported_says_where_and_what_to_do(
+    tmp_path: Path, source: str, what: str, fix: str
+) -> None:
+    path, digest = stored(tmp_path, sums=source, helper="")
+    with pytest.raises(BadUsage) as refused:
+        load(path, digest, "sums", of="sums.v1")
+    assert re.search(what, refused.value.what) and fix in refused.value.fix, refused.value
+
+
+def test_a_script_beside_the_app_is_told_to_leave(tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        freeze(folder(tmp_path, sums=one_app(), send="import random\n"))
+    assert "move this one out" in refused.value.fix
+    with pytest.raises(BadUsage, match=r"send\.py is a file, not a folder"):
+        freeze(tmp_path / "send.py")
 
 
 def test_frozen_code_that_is_gone_or_of_another_digest_stops_the_driver(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from pipelines.engine.probe import run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
-from pipelines.engine.repeats import notes
 from pipelines.errors import SwitchyardError
 from pipelines.model import AppendStream, Table
 from pipelines.model.app import Result
@@ -108,7 +107,7 @@ def test_the_plan_warns_of_what_the_page_says_and_of_nothing_else(spark: SparkSe
     operator = OPERATORS[name_of(row)]
     rehearsal = Rehearsal(spark, operator.app(Table(key=operator.key)), {})
     warned = [each["the plan warns"].strip('"') for each in WARNED if name_of(each) == name_of(row)]
-    found = notes(rehearsal.result())
+    found = rehearsal.notes(rehearsal.result())
     assert len(found) == len(warned), found
     assert all(words in note for words, note in zip(warned, found, strict=True)), found
 

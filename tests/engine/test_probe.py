@@ -192,6 +192,70 @@ def test_the_plan_warns_of_digits_that_depend_on_the_order_of_rows(
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "key", "noted"),
+    [
+        (lambda trades: trades.select("ticker", "price"), ("ticker",), False),
+        (lambda trades: trades.where("price > 1").select("ticker", "event_time", "price"), ("ticker", "event_time"), False),
+        (lambda trades: trades.select("partition", "offset", "price"), ("partition", "offset"), False),
+        (lambda trades: trades.groupBy("price").agg(F.max("ticker")), ("price",), False),
+        (lambda trades: trades.select("price", "ticker"), ("price",), True),
+        (lambda trades: trades.select("offset", "ticker"), ("offset",), True),
+        (lambda trades: trades.select(F.lower("ticker").alias("ticker"), "price"), ("ticker",), True),
+        (lambda trades, more: renamed(trades).union(renamed(more)), ("ticker",), True),
+    ],
+    ids=["key", "key-and-more", "record", "aggregate", "value", "offset", "computed", "union"],
+)  # fmt: skip
+def test_the_plan_warns_of_a_table_whose_newest_row_depends_on_batches(
+    spark: SparkSession, body: Body, key: tuple[str, ...], noted: bool
+) -> None:
+    inputs = ("trades", "more") if body.__code__.co_argcount == 2 else ("trades",)
+    for result in (Table(key=key), AppendStream(key=key)):
+        app = replace(app_of(body, *inputs), results={"": result})
+        rehearsal = Rehearsal(spark, app, {})
+        found = rehearsal.notes(rehearsal.result())
+        assert len(found) == (noted and isinstance(result, Table)), found
+        assert all("which one that is depends on where batches end" in note for note in found)
+
+
+@pytest.mark.parametrize(
+    ("body", "result", "watermark", "words"),
+    [
+        (lambda trade: trade, AppendStream(), None, ["the parameters trade, settings", "the inputs of the app are trades"]),
+        (renamed, AppendStream(), "10 secs from now", ["'10 secs from now', is not an interval", '"10 seconds"']),
+        (
+            lambda trades: trades.groupBy(F.window("event_time", "5 seconds"), "ticker").count(),
+            Table(key=("ticker",), emit="final"),
+            None,
+            ['add watermark="10 seconds" to @app'],
+        ),
+        (lambda trades: trades.groupBy("ticker").agg(F.first("price")), Table(key=("ticker",)), None, ['F.min_by("price", ']),
+    ],
+    ids=["parameter", "interval", "final", "first"],
+)  # fmt: skip
+def test_a_wrong_definition_is_told_what_to_write(
+    spark: SparkSession, body: Body, result: Result, watermark: str | None, words: list[str]
+) -> None:
+    app = replace(app_of(body, "trades", watermark=watermark), results={"": result})
+    if words[0].startswith("the parameters"):
+        app = replace(app, function=lambda trade, settings: trade)
+    with pytest.raises(SwitchyardError) as refused:
+        on_nothing(spark, app)
+    said = f"{refused.value.what}; {refused.value.fix}"
+    assert [word for word in words if word not in said] == [], said
+
+
+def test_of_several_results_the_plan_warns_of_each_table_without_state(spark: SparkSession) -> None:
+    app = replace(
+        app_of(lambda trades: trades.select(F.struct("ticker", "price").alias("newest"), F.struct("price").alias("all")), "trades"),
+        results={"newest": Table(key=("ticker",)), "all": AppendStream()},
+    )  # fmt: skip
+    rehearsal = Rehearsal(spark, app, {})
+    [note] = rehearsal.notes(rehearsal.result())
+    assert note.startswith("the table newest has the row of a key that is written last")
+    assert 'groupBy("ticker").agg(F.max_by("price", F.struct("event_time", "partition", "offset"))' in note
+
+
 def test_an_app_whose_runs_can_not_be_compared_may_read_the_clock_but_not_dice(spark: SparkSession) -> None:
     def timed(trades: DataFrame) -> DataFrame:
         return trades.select("ticker", F.current_timestamp().alias("at"))

@@ -10,6 +10,8 @@ from pipelines.errors import BadUsage
 from pipelines.model import AppendStream, Changelog, ResultOf, StaticTable, Stream, Table, Text, app
 from pipelines.model.app import Input, Result
 
+# as a tuple of one column without its comma
+TEXT: Any = "user"
 INPUTS = {"lines": Stream(topic="lines", value=Text("line"))}
 
 
@@ -40,6 +42,9 @@ def test_several_results_have_names_and_suites_of_their_own_and_one_output_mode(
         ({"results": {"": AppendStream()}}, "has a name that is not lower-case words joined by hyphens"),
         ({"results": {"a": AppendStream()}, "suite": "words"}, "has several results, so words could check any of them"),
         ({"result": AppendStream(suite="one"), "suite": "other"}, "names two suites, other and one"),
+        ({"result": Table(key=TEXT)}, "the key of the result of app words is the text 'user'"),
+        ({"results": Table(key=("user",))}, "gives one Table as results"),
+        ({"result": {"a": AppendStream()}}, "gives several results as result"),
         ({"results": {"a": Table(key=("k",)), "b": Table(key=("k",), emit="final")}}, "differ in emit"),
     ],
 )  # fmt: skip

@@ -143,7 +143,7 @@ def trials_in(spark: SparkSession) -> Iterator[None]:
 
         path = folder / f"{code.digest}.zip"
         path.write_bytes(code.data)
-        facts = probe(path, code.digest, app, settings, lambda: spark, checked)
+        facts = probe(path, code.digest, app, settings, lambda: spark, checked, folder=str(code.folder or ""))
         _TRIED[what] = *told[-1], deepcopy(facts)
         return facts
 

@@ -156,10 +156,10 @@ def _way_there(
     """
     app, verdict = new.spec.app, new.verdict
     if new.state == "retired":
-        return f"`switchyard stage {app} --execute` makes a new version"
+        return f"`switchyard stage {app} [--from FOLDER] --execute` makes a new version"
     start = f"`switchyard start {stopped.name} --execute`, then " if stopped is not None else ""
     if verdict is not None and verdict.generation == new.generation and (verdict.failed or verdict.errored):
-        return f"{start}fix the app, then `switchyard reprocess {app} --execute` releases it as the next version"
+        return f"{start}fix the app, then `switchyard reprocess {app} [--from FOLDER] --execute` releases it as the next version"
     differs = evidence is not None and max_changed is not None and Comparison.of(evidence).ratio > max_changed
     steps = []
     if unmet > differs + (stopped is not None):

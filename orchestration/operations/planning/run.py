@@ -40,7 +40,7 @@ def plan_start(
     if release.state == "retired":
         raise Refused(
             f"{release.name} is {release.state}",
-            fix=f"`switchyard stage {release.spec.app} --execute` makes a new version",
+            fix=f"`switchyard stage {release.spec.app} [--from FOLDER] --execute` makes a new version",
         )
     if wanting(state, release, "running"):
         # a release that should run already may be restarted even during an operation

@@ -169,7 +169,7 @@ def _free_name(state: RegistryState, app: str, version: int | None) -> tuple[str
     if name in state.releases:
         raise Refused(
             f"{name} is already staged ({state.releases[name].state})",
-            fix=f"a release never changes; `switchyard stage {app}` without --version takes the next number",
+            fix=f"a release never changes; `switchyard stage {app} [--from FOLDER]` without --version takes the next number",
         )
     return name, number
 

@@ -23,7 +23,7 @@ class ChecksFailed(Refused):
         names = ", ".join(r.name for r in verdict.results if r.outcome in ("failed", "errored"))
         super().__init__(
             f"{name} failed its checks: {names or 'all were skipped'}",
-            fix=f"see {verdict.docs}; fix the app, then `switchyard reprocess {app_of(name)} --execute` releases it as the next version",
+            fix=f"see {verdict.docs}; fix the app, then `switchyard reprocess {app_of(name)} [--from FOLDER] --execute` releases it as the next version",
         )
         self.comparison = comparison
         self.verdict = verdict

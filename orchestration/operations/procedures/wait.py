@@ -151,7 +151,7 @@ def _until_caught_up(
         if current.state == "failed":
             raise SwitchyardError(
                 f"{release.name} failed: {current.failure}",
-                fix=f"`switchyard bisect {release.name}` tells whether a record makes a batch fail, and which one: skip it, or fix the app and `switchyard reprocess {release.spec.app}`. If no record does, `switchyard start {release.name} --execute` tries again",
+                fix=f"`switchyard bisect {release.name}` tells whether a record makes a batch fail, and which one: skip it, or fix the app and `switchyard reprocess {release.spec.app} [--from FOLDER]`. If no record does, `switchyard start {release.name} --execute` tries again",
             )
         # the heartbeat of an earlier driver says nothing about now
         heard = beat is not None and beat.token == current.token
@@ -179,7 +179,7 @@ def _refuse_stopped(state: RegistryState, release: Release) -> None:
     refuse_over(release)
     if release.wanted == "stopped" and state.blocking(release.name) is None:
         raise Refused(
-            f"{release.name} isn't running, and is wanted stopped",
+            f"{release.name} isn't running, and nobody has asked it to run",
             fix=f"`switchyard start {release.name} --execute`, then wait again",
         )
 

@@ -181,7 +181,7 @@ def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], 
         (World(check=[]), "`switchyard reprocess a --version 2 --execute` does what is missing"),
         (
             World(check=[verdict(failed=1, failures=("volume",))]),
-            "fix the app, then `switchyard reprocess a --execute`",
+            "fix the app, then `switchyard reprocess a [--from FOLDER] --execute`",
         ),
         (World(running={NEW}), "`switchyard start a.v1 --execute`, then promote again"),
         (
@@ -190,7 +190,7 @@ def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], 
         ),
         (
             World(running={NEW}, check=[verdict(failed=1, failures=("volume",))]),
-            "`switchyard start a.v1 --execute`, then fix the app, then `switchyard reprocess a --execute`",
+            "`switchyard start a.v1 --execute`, then fix the app, then `switchyard reprocess a [--from FOLDER] --execute`",
         ),
         (
             World(running=set(), max_changed=0.5),
@@ -203,7 +203,7 @@ def test_without_one_thing_it_is_refused(promote: Callable[[World], list[str]], 
         ),
         (
             World(name=NEW, state=StateSet(release=NEW, state="retired")),
-            "`switchyard stage a --execute` makes a new version",
+            "`switchyard stage a [--from FOLDER] --execute` makes a new version",
         ),
         (
             World(max_changed=0.5),

@@ -42,7 +42,7 @@ BACK = [*switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), *switched(3, "
     [
         (
             [*staged("a.v1"), *switched(1, None, "a.v1")],
-            "move its consumers first: change the app, then `switchyard reprocess a --execute`",
+            "move its consumers first: change the app, then `switchyard reprocess a [--from FOLDER] --execute`",
         ),
         (
             [*staged("a.v1", "a.v2"), *switched(1, None, "a.v1")],
@@ -55,7 +55,7 @@ BACK = [*switched(1, None, "a.v1"), *switched(2, "a.v1", "a.v2"), *switched(3, "
         ),
         (
             [*staged("a.v1", "a.v2"), *BACK, StateSet(release="a.v2", state="retired")],
-            "move its consumers first: change the app, then `switchyard reprocess a --execute`",
+            "move its consumers first: change the app, then `switchyard reprocess a [--from FOLDER] --execute`",
         ),
     ],
 )

@@ -23,7 +23,7 @@ FIRST = Opened(id="promote-1", name="promote", releases=("a.v1",), alias="a", de
             "a",
             Refused,
             "a.v1 is the first live release of a",
-            "change the app, then `switchyard reprocess a --execute`",
+            "change the app, then `switchyard reprocess a [--from FOLDER] --execute`",
         ),
         ([], "b", BadUsage, "b has no release", "the apps with a release are: a"),
         ([], "a.v1", BadUsage, "a.v1 is a release, not an app", "`switchyard rollback a`"),
@@ -45,6 +45,6 @@ def test_without_a_standby_the_live_release_is_not_compared() -> None:
         plan_diff(context_of(log), "a.v1")
     # unchanged code would be refused
     assert error.value.fix == (
-        "change the app, then `switchyard reprocess a --execute` stages it as the next version and compares it; "
+        "change the app, then `switchyard reprocess a [--from FOLDER] --execute` stages it as the next version and compares it; "
         "for unchanged code, add --correction REASON"
     )

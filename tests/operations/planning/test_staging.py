@@ -538,7 +538,7 @@ def test_a_name_that_means_none_or_several_is_bad_usage_and_says_what_there_is(n
 def test_an_app_whose_releases_are_over_is_not_said_to_have_none() -> None:
     with pytest.raises(BadUsage, match=r"no release of a is in use: a\.v1 is retired") as error:
         find_release(state("a.v1", "b.v1", a_1="retired"), "a")
-    assert error.value.fix == "`switchyard stage a --execute` makes a new version"
+    assert error.value.fix == "`switchyard stage a [--from FOLDER] --execute` makes a new version"
 
 
 def test_without_a_version_the_newest_that_waits_is_meant() -> None:
@@ -546,8 +546,8 @@ def test_without_a_version_the_newest_that_waits_is_meant() -> None:
     assert version_of(known, "a", None).name == "a.v2"
     assert version_of(known, "a", 1).name == "a.v1"
     for states, way in (
-        ({"a_1": "live"}, "change the app, then `switchyard reprocess a --execute`"),
-        ({"a_1": "retired"}, "`switchyard stage a --execute` makes a new version"),
+        ({"a_1": "live"}, "change the app, then `switchyard reprocess a [--from FOLDER] --execute`"),
+        ({"a_1": "retired"}, "`switchyard stage a [--from FOLDER] --execute` makes a new version"),
     ):
         with pytest.raises(BadUsage, match="has no candidate to promote") as error:
             version_of(state("a.v1", **states), "a", None)

@@ -136,11 +136,15 @@ def wait_without_a_driver(monkeypatch: pytest.MonkeyPatch, *entries: Entry) -> N
 @pytest.mark.parametrize(
     ("entries", "what", "fix"),
     [
-        ([], "a.v1 isn't running, and is wanted stopped", "`switchyard start a.v1 --execute`, then wait again"),
+        (
+            [],
+            "a.v1 isn't running, and nobody has asked it to run",
+            "`switchyard start a.v1 --execute`, then wait again",
+        ),
         (
             [StateSet(release="a.v1", state="retired")],
             "a.v1 is retired",
-            "`switchyard stage a --execute` makes a new version",
+            "`switchyard stage a [--from FOLDER] --execute` makes a new version",
         ),
     ],
 )
@@ -172,4 +176,7 @@ def test_a_release_that_failed_is_answered_with_what_finds_the_record(monkeypatc
         wait_ready(context_of(log), "a.v1")
     # first what finds out why, then what to do about it
     assert error.value.fix.startswith("`switchyard bisect a.v1`")
-    assert "`switchyard reprocess a`" in error.value.fix and "`switchyard start a.v1 --execute`" in error.value.fix
+    assert (
+        "`switchyard reprocess a [--from FOLDER]`" in error.value.fix
+        and "`switchyard start a.v1 --execute`" in error.value.fix
+    )

@@ -44,7 +44,7 @@ def plan_reset(context: Reading, name: str, request: Request, *, reason: str | N
     if not release.spec.reset_allowed:
         raise Refused(
             f"{release.spec.app} does not allow a reset",
-            fix=f"run a new release beside the live one: `switchyard reprocess {release.spec.app}`; or change reset_allowed in the app",
+            fix=f"run a new release beside the live one: `switchyard reprocess {release.spec.app} [--from FOLDER]`; or change reset_allowed in the app",
         )
     refuse_blocked(state, release.name)
     reset = decide(context, state, release, request)

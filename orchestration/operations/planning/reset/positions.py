@@ -82,7 +82,7 @@ def _refuse_unknown(release: Release, seen: Partitions, named: Mapping[str, Sequ
     topics = {seen_.topic for seen_ in seen.values()}
     unknown = sorted(set(named) - topics)
     if unknown:
-        raise BadUsage(f"{release.name} does not read {join(unknown)}", fix=f"its inputs are {join(sorted(topics))}")
+        raise BadUsage(f"{release.name} does not read {join(unknown)}", fix=f"it reads only {join(sorted(topics))}")
     for topic, partitions in named.items():
         has = {p for (_, p), s in seen.items() if s.topic == topic}
         wrong = sorted(set(partitions or ()) - has)

@@ -117,5 +117,5 @@ def refuse_over(release: Release) -> None:
     if release.state == "retired":
         raise Refused(
             f"{release.name} is {release.state}",
-            fix=f"`switchyard stage {release.spec.app} --execute` makes a new version",
+            fix=f"`switchyard stage {release.spec.app} [--from FOLDER] --execute` makes a new version",
         )
