@@ -10,12 +10,24 @@ from typing import Any
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType
 
 
+class Exact(Decimal):
+    """A decimal that equals a float if that is written with the same digits: `0.1`, but no float with fewer digits."""
+
+    def __eq__(self, other: object) -> bool:
+        return Decimal.__eq__(self, Decimal(repr(other)) if isinstance(other, float) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = Decimal.__hash__
+
+
 def reader(columns: StructType) -> Callable[[str], dict[str, Any]]:
     """Reads JSON objects with these columns, or some of them: decimals are `Decimal`, all else is what `json` makes of it."""
     types = {field.name: field.dataType for field in columns.fields}
 
     def read(text: str) -> dict[str, Any]:
-        found = json.loads(text, parse_float=Decimal)
+        found = json.loads(text, parse_float=Exact)
         return {name: _typed(value, types.get(name)) for name, value in found.items()}
 
     return read
@@ -38,5 +50,5 @@ def _typed(value: Any, kind: DataType | None) -> Any:
     if isinstance(value, list):
         return [_typed(each, kind.elementType if isinstance(kind, ArrayType) else None) for each in value]
     if isinstance(kind, DecimalType) and isinstance(value, int):
-        return Decimal(value)
+        return Exact(value)
     return float(value) if isinstance(value, Decimal) and not isinstance(kind, DecimalType) else value

@@ -106,7 +106,7 @@ def test_an_app_is_shown(
         assert switchyard(monkeypatch, "show", "stock-stats", "--set", "window_s=10", "--json") == 0
         found = json.loads(capsys.readouterr().out)
         assert switchyard(monkeypatch, "show", "prices") == 2
-        assert "no app prices in that code" in capsys.readouterr().err
+        assert "no app prices in " in capsys.readouterr().err
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert lines == [
         "app prices",

@@ -40,6 +40,7 @@ def test_a_decimal_keeps_its_digits_and_a_double_stays_a_float() -> None:
         "by": {"x": {"sum": Decimal("0.3"), "mean": 0.3}},
     }
     assert row["sum"] != Decimal("12345678901234567.02")
+    assert read('{"sum":0.10}')["sum"] == 0.1 and row["sum"] != 12345678901234567.01
     assert isinstance(read('{"sum":7}')["sum"], Decimal)
 
 
