@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -119,11 +120,11 @@ def test_the_largest_counts_and_prices_fit_into_every_sum(spark: SparkSession) -
                 "blue": {
                     "in_stock": -10737418236,
                     "sold": 10737418236,
-                    "taken": 10737418127625817.66,
+                    "taken": Decimal("10737418127625817.66"),
                     "oversold": True,
                 },
             },
-            {"in_stock": -10737418236, "taken": 10737418127625817.66, "transactions": 8},
+            {"in_stock": -10737418236, "taken": Decimal("10737418127625817.66"), "transactions": 8},
         )
 
 
