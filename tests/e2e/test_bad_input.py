@@ -402,6 +402,6 @@ def test_an_app_that_says_so_is_never_reset(cluster: Cluster, tmp_path: Path) ->
             cluster.cli("reset", name, "--to-earliest", *more),
             3,
             "odd does not allow a reset",
-            "`switchyard reprocess odd`",
+            "`switchyard reprocess odd [--from FOLDER]`",
         )
     assert cluster.world() == before

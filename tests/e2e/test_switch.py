@@ -190,7 +190,7 @@ def test_the_gate_refuses_a_bad_version(story: Story) -> None:
     assert said.code == 3, said.text
     assert "stock-stats.v30 failed its checks" in said.err
     assert "lowest_ask" in said.err or "average" in said.err
-    assert "`switchyard reprocess stock-stats --execute`" in said.err
+    assert "`switchyard reprocess stock-stats [--from FOLDER] --execute`" in said.err
     # with everything that was found about it
     assert "changed" in said.out and "errored" in said.out
     assert story.live == GOOD and story.switches == 1

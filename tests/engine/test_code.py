@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from pipelines.engine.code import code_path, files_in, freeze, load, store
 from pipelines.engine.guard import CodeChanged, package_name
@@ -239,8 +240,10 @@ def test_a_module_that_can_not_be_imported_is_named(tmp_path: Path) -> None:
     ids=["option", "neighbour", "script", "udf"],
 )
 def test_a_module_that_can_not_be_imported_says_where_and_what_to_do(
-    tmp_path: Path, source: str, what: str, fix: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, what: str, fix: str
 ) -> None:
+    # as in a trial, which starts Spark later; other tests of this process may have started it
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     path, digest = stored(tmp_path, sums=source, helper="")
     with pytest.raises(BadUsage) as refused:
         load(path, digest, "sums", of="sums.v1")
