@@ -193,7 +193,8 @@ def seen(
         assert [batch.late for batch in ran] == [0] * len(ran)
         for batch in ran:
             found.rows.update(
-                json.dumps([row, source], sort_keys=True) for row, source in zip(batch.rows, batch.sources, strict=True)
+                json.dumps([row, source], sort_keys=True, default=str)
+                for row, source in zip(batch.rows, batch.sources, strict=True)
             )
         found.table = test.table
     monkeypatch.undo()
