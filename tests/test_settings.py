@@ -22,6 +22,7 @@ from pipelines.engine.spark_conf import session_conf, spark_kafka_options
 from pipelines.engine.table_file import table_path
 from pipelines.kafka.client import consumer_config, producer_config
 from pipelines.settings import Settings
+from tests.shared.elsewhere import elsewhere
 
 
 def test_only_security_is_taken_from_the_kafka_table() -> None:
@@ -121,17 +122,6 @@ def test_clients_read_committed_and_partition_as_java_does() -> None:
 
 
 # -- Spark's source
-
-
-def elsewhere(**more: Any) -> Settings:
-    """The settings of a driver whose tasks run on other hosts."""
-    given = {
-        "bootstrap_servers": "k:1",
-        "spark_master": "spark://host:7077",
-        "store_url": "/store",
-        "store_shared": True,
-    }
-    return Settings(**{**given, **more})
 
 
 def options(**kafka: str) -> dict[str, str]:

@@ -50,7 +50,7 @@ def aborting(state: RegistryState, operation_id: str, reason: str | None) -> lis
 def expire(registry: Registry) -> RegistryState:
     """Ends operations that are past their deadline; writes nothing if there are none."""
     state = registry.state()
-    # most often nothing is open: then nobody has to ask for the time. Who can't ask the broker ends nothing
+    # most often nothing is open: then nobody has to ask for the time. A login that can't ask ends nothing
     if state.has_open and expired(state, registry.now_ms()) and registry.knows_time:
         state = registry.step(lambda s: expired(s, registry.now_ms()), reason="deadline passed")
     return state

@@ -177,8 +177,9 @@ def load(
 ) -> tuple[App, str]:
     """Imports frozen code and finds app `app` in it. Returns the app and the name of its module within the zip.
 
-    `of`: the release, `where`: the folder that was frozen, if known; both for messages. Raises CodeChanged if the zip is not what was staged, before any of it is imported.
-    Raises BadUsage if a module can't be imported, or if no module or more than one defines the app.
+    `of`: the release, `where`: the folder that was frozen, if known; both for messages. Raises CodeChanged if the zip is
+    not what was staged, before any of it is imported. Raises BadUsage if a module can't be imported, or if no module or
+    more than one defines the app.
     """
     package = package_name(digest)
     code = admit(path, digest, of)

@@ -18,8 +18,8 @@ _PACKAGES = ("pyspark", "pandas", "pyarrow", "numpy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """`versions`: of Python and packages, by name. `code`: a digest of Switchyard itself. `user`: the numeric id. `unread`, `unwritten`: why the file of the driver
-    can't be read, and why none can be written beside it; None: it can.
+    """`versions`: of Python and packages, by name. `code`: a digest of Switchyard itself. `user`: the numeric id.
+    `unread`, `unwritten`: why the file of the driver can't be read, and why none can be written beside it; None: it can.
     """
 
     host: str

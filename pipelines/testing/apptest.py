@@ -77,8 +77,8 @@ class Letter:
 class Batch:
     """What one `run` gave.
 
-    `rows`: the result's rows as a consumer reads them, key and value in one dict; a decimal is a `Decimal`. A deleted key of a table has its key
-    columns only. If the app has several results, `batch["alerts"]` has the rows of that one, and `names` says of each
+    `rows`: the result's rows as a consumer reads them, key and value in one dict; a decimal is a `Decimal`. A deleted key
+    of a table has its key columns only. If the app has several results, `batch["alerts"]` has the rows of that one, and `names` says of each
     row in `rows` which result it belongs to. `sources`: of each row, `topic:partition:offset` of the record that it
     came from, for a stream whose rows name it; else None. `late`: how many rows Spark dropped because the watermark had
     passed them. `watermark`: the newest one; None where the app has none, or where nothing has set it yet.

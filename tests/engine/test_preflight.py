@@ -25,6 +25,7 @@ from pipelines.engine.executor_facts import Facts, digest_of, look
 from pipelines.engine.orders import StopWanted
 from pipelines.engine.preflight import ExecutorsUnfit, require_places, unfit
 from pipelines.settings import Settings
+from tests.shared.elsewhere import elsewhere
 
 MINE = Facts(
     host="a", versions={"Python": "3.11.9", "pandas": "2.2.3"}, code="c0de", user=7, unread=None, unwritten=None
@@ -32,15 +33,8 @@ MINE = Facts(
 THERE = replace(MINE, host="b")
 
 
-def elsewhere(**more: Any) -> Settings:
-    given = {
-        "bootstrap_servers": "k:1",
-        "spark_master": "spark://127.0.0.1:1",
-        "store_url": "/store",
-        "store_shared": True,
-        "executors": 1,
-    }
-    return Settings(**{**given, **more})
+def with_one(**more: Any) -> Settings:
+    return elsewhere(**{"spark_master": "spark://127.0.0.1:1", "executors": 1, **more})
 
 
 @pytest.mark.parametrize(
@@ -79,17 +73,17 @@ def master() -> Iterator[str]:
 
 def test_a_master_that_does_not_answer_is_named_at_once(silent: str, master: str) -> None:
     with pytest.raises(ExecutorsUnfit, match=f"no Spark master answers at spark://{silent}") as caught:
-        require_places(elsewhere(spark_master=f"spark://{silent}"))
+        require_places(with_one(spark_master=f"spark://{silent}"))
     assert "SWITCHYARD_SPARK_MASTER" in caught.value.fix
     # one of several masters is enough
     require_places(
-        elsewhere(spark_master=f"spark://{silent},{master.removeprefix('spark://')}", driver_host="127.0.0.1")
+        with_one(spark_master=f"spark://{silent},{master.removeprefix('spark://')}", driver_host="127.0.0.1")
     )
 
 
 def test_an_address_that_is_not_this_host_s_is_refused(master: str) -> None:
     # an address for documents, which no host has
-    settings = elsewhere(spark_master=master, driver_host="192.0.2.1")
+    settings = with_one(spark_master=master, driver_host="192.0.2.1")
     with pytest.raises(ExecutorsUnfit, match=r"can't listen on 192\.0\.2\.1") as caught:
         require_places(settings)
     assert "SWITCHYARD_DRIVER_HOST" in caught.value.fix and "SWITCHYARD_DRIVER_BIND_ADDRESS" in caught.value.fix
@@ -141,7 +135,7 @@ def waited(
 
 
 def test_a_driver_waits_for_its_executors_and_for_the_last_ones_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = elsewhere(executors=2)
+    two = with_one(executors=2)
     assert waited(monkeypatch, two, [0, 0, 1, 2]) == 3
     assert waited(monkeypatch, two, [0, 0, 1]) == 2 + preflight._OTHERS_S + preflight._POLL_S
     # it does not give up on one that came at the last moment
@@ -149,7 +143,7 @@ def test_a_driver_waits_for_its_executors_and_for_the_last_ones_not_long(monkeyp
 
 
 def test_no_executors_are_told_from_those_that_do_not_reach_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = elsewhere(driver_host="a.example.com")
+    settings = with_one(driver_host="a.example.com")
     with pytest.raises(ExecutorsUnfit, match="no executors: ") as none:
         waited(monkeypatch, settings, [0])
     assert "SWITCHYARD_EXECUTOR_CORES" in none.value.fix
@@ -176,7 +170,7 @@ def test_a_job_that_does_not_end_is_given_up() -> None:
 
 def test_one_deadline_holds_for_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A job that hangs is neither other Python nor an executor that doesn't reach the driver."""
-    settings = elsewhere(executor_timeout_s=0.3, store_url=str(tmp_path))
+    settings = with_one(executor_timeout_s=0.3, store_url=str(tmp_path))
     release_folder(settings, "sums.v1").mkdir(parents=True)
     monkeypatch.setattr(preflight, "_await_executors", lambda *_: None)
     hung = SimpleNamespace(range=lambda *_, **__: never())
@@ -195,7 +189,7 @@ def test_a_driver_that_must_end_does_not_wait_for_executors(monkeypatch: pytest.
         raise StopWanted
 
     with pytest.raises(StopWanted):
-        waited(monkeypatch, elsewhere(), [0], check=stop)
+        waited(monkeypatch, with_one(), [0], check=stop)
     with pytest.raises(StopWanted):
         preflight._in_time(never, time.monotonic() + 30, stop)
 
@@ -206,7 +200,7 @@ def test_a_master_that_does_not_say_what_it_has_started_is_not_waited_for(monkey
         return True
 
     with pytest.raises(ExecutorsUnfit, match="no executors: "):
-        waited(monkeypatch, elsewhere(executor_timeout_s=3), [0], ask=silent)
+        waited(monkeypatch, with_one(executor_timeout_s=3), [0], ask=silent)
 
 
 def test_each_of_several_masters_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +218,8 @@ def test_each_of_several_masters_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(preflight, "_page_port", lambda *_: 8080)
     monkeypatch.setattr(preflight.urllib.request, "urlopen", page)
     spark = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(applicationId="app-1")))
-    assert preflight._are_started(spark, elsewhere(spark_master="spark://a:7077,b:7077,[::1]:7077"))
-    assert not preflight._are_started(spark, elsewhere(spark_master="spark://a:7077,b:7077"))
+    assert preflight._are_started(spark, with_one(spark_master="spark://a:7077,b:7077,[::1]:7077"))
+    assert not preflight._are_started(spark, with_one(spark_master="spark://a:7077,b:7077"))
 
 
 def test_an_address_of_the_newer_kind_is_one_of_this_host() -> None:
