@@ -34,6 +34,7 @@ from orchestration.operations.planning.run import plan_start
 from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.lease import is_alive
 from pipelines.errors import Refused
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.clock import now_ms
@@ -161,9 +162,10 @@ class Night:
         return [o.id for o in self.cluster.state.operations.values() if o.opened.name == kind][-1]
 
     def await_drivers(self) -> None:
-        """Waits for a new heartbeat of each driver that has kept running."""
+        """Waits for a new heartbeat of each driver whose process has kept running, however long it was silent."""
         since = now_ms()
-        drivers = [name for name in (V1, V2) if self.runs(name)]
+        found = {name: self.cluster.state.releases[name] for name in (V1, V2)}
+        drivers = [n for n, r in found.items() if r.lease and not r.lease_ended and is_alive(r.lease.holder)]
 
         def heard() -> bool:
             beats = latest_heartbeats(self.cluster.settings)
