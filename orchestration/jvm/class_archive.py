@@ -32,7 +32,7 @@ from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, source_for
 from pipelines.engine.expressions import MANY_RECORDS
-from pipelines.engine.jvm.jars import class_archive, jars_dir, pyspark_jars, scala_jar
+from pipelines.engine.jvm.jars import archiving, broker_archive, class_archive, jars_dir, pyspark_jars, scala_jar
 from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
@@ -57,7 +57,7 @@ class _Dumping(LocalLauncher):
 
     def __init__(self, settings: Settings, dumped: Path) -> None:
         conf = session_conf(settings, heap_mb=settings.driver_heap_mb, cores=settings.driver_cores)
-        options = conf["spark.driver.extraJavaOptions"] + f" -XX:ArchiveClassesAtExit={dumped} -Xlog:cds=off"
+        options = " ".join([conf["spark.driver.extraJavaOptions"], *archiving(dumped)])
         more = {**settings.spark, "spark.driver.extraJavaOptions": options}
         super().__init__(settings.model_copy(update={"spark": more}))
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,11 +112,15 @@ def build(path: Path) -> None:
             # the JVM writes the archive when it ends
             jvm_end_timeout_s=_DUMP_TIMEOUT_S,
         )  # fmt: skip
-        broker = EmbeddedBroker(settings)
+        # the broker writes an archive of its own, unless there is one
+        of_broker = broker_archive()
+        broker = EmbeddedBroker(settings, archive_to=None if of_broker.is_file() else work / of_broker.name)
         _clear(broker, work)
         try:
             _dump(settings, broker, work / path.name)
-            os.replace(work / path.name, path)
+            for written in (of_broker, path):
+                if (work / written.name).is_file():
+                    os.replace(work / written.name, written)
         except BaseException:
             _keep_logs(work)
             raise
@@ -186,7 +190,7 @@ def main() -> None:
     path = class_archive()
     try:
         with one_at_a_time(jars_dir()):
-            there = up_to_date(path, scala_jar(), pyspark_jars())
+            there = up_to_date(path, scala_jar(), pyspark_jars()) and broker_archive().is_file()
             if not there:
                 # also those of earlier sources, or of an earlier pyspark, at the same place
                 for old in path.parent.glob(f"*-{path.stem.rpartition('-')[2]}.jsa"):

@@ -20,6 +20,7 @@ from orchestration.local import server_config
 from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import check_disk, check_port, find_java, listening
 from orchestration.local.process import POLL_S, ProcessRef, spawn
+from pipelines.engine.jvm.jars import archiving, broker_archive, mapping
 from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.private import private
 from pipelines.settings import Settings
@@ -73,13 +74,15 @@ def refuse_another_s(settings: Settings) -> None:
 class EmbeddedBroker:
     """Starts, stops and inspects the broker of one state folder. Several processes may use it at once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, archive_to: Path | None = None) -> None:
+        """Starts nothing. `archive_to`: where the broker writes the archive of its classes when it is stopped."""
         if not settings.embedded:
             raise BadUsage(
                 f"the settings name a cluster, {settings.bootstrap}, so there is no embedded broker",
                 "to use the embedded broker, unset SWITCHYARD_BOOTSTRAP_SERVERS",
             )
         self._settings = settings
+        self._archive_to = archive_to
         self._home = settings.state_dir / "broker"
         self._data = self._home / "data"
         self._pid_file = self._home / "broker.pid"
@@ -201,7 +204,12 @@ class EmbeddedBroker:
         while cluster_id.startswith("-"):
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         properties = server_config.write(self._home, data=fresh, log=self._log, port=self._settings.broker_port)
-        command = [*self._java_command(java, heap_mb=128), "kafka.tools.StorageTool", "format"]
+        command = [
+            *self._java_command(java, heap_mb=128),
+            *mapping(broker_archive()),
+            "kafka.tools.StorageTool",
+            "format",
+        ]
         command += ["-t", cluster_id, "-c", str(properties)]
         try:
             done = subprocess.run(
@@ -224,7 +232,8 @@ class EmbeddedBroker:
 
     def _command(self, java: str) -> list[str]:
         properties = server_config.properties_file(self._home)
-        return [*self._java_command(java, self._settings.broker_heap_mb), "kafka.Kafka", str(properties)]
+        archived = mapping(broker_archive()) if self._archive_to is None else archiving(self._archive_to)
+        return [*self._java_command(java, self._settings.broker_heap_mb), *archived, "kafka.Kafka", str(properties)]
 
     def _answers_within(self, timeout_s: float, process: ProcessRef) -> bool:
         """Waits until the broker answers: True. False: it has died. Raises Unavailable if it does neither in time."""

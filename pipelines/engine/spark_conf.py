@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelines.engine import origins
 from pipelines.engine.expressions import INTERPRETED
-from pipelines.engine.jvm.jars import class_archive, spark_jars
+from pipelines.engine.jvm.jars import class_archive, mapping, spark_jars
 from pipelines.kafka.login import by_reference, java_properties
 from pipelines.private import UMASK
 from pipelines.secrets import SPARK_REDACTION
@@ -77,7 +77,13 @@ def session_conf(
         "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         # two properties, so that a setting can replace one and keep the other
         "spark.driver.defaultJavaOptions": compiler,
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work} -Dlog4j2.configurationFile={_LOGGING[settings.log_format]} {_archived()}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                f"-Djava.io.tmpdir={work}",
+                f"-Dlog4j2.configurationFile={_LOGGING[settings.log_format]}",
+                *mapping(class_archive()),
+            ]
+        ),
         **_ui_conf(settings.spark_ui_port),
         "spark.sql.session.timeZone": "UTC",
         origins.PROPERTY: "false",
@@ -158,12 +164,6 @@ def _state_conf(heap_mb: int) -> dict[str, str]:
         f"{_STATE}.rocksdb.boundedMemoryUsage": "true",
         f"{_STATE}.rocksdb.maxMemoryUsageMB": str(max(64, heap_mb // 4)),
     }
-
-
-def _archived() -> str:
-    """Options that map Spark's classes. If the archive is for another Java or other jars, Java silently ignores it."""
-    path = class_archive()
-    return f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if path.is_file() else ""
 
 
 def kafka_properties(settings: Settings) -> dict[str, str]:

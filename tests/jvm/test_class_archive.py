@@ -1,21 +1,29 @@
-"""The archive of Spark's classes saves time, and nothing depends on it: its failure is said, and leaves its logs."""
+"""The archives of classes save time and memory. Nothing depends on them: a failure is said, and leaves its logs."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 import pipelines.engine.jvm.jars
 from orchestration.jvm import class_archive
+from orchestration.local.broker import EmbeddedBroker
 from orchestration.local.ports import claim
 from orchestration.local.server_config import ports
+from pipelines.engine.jvm.jars import broker_archive
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# where Java maps an archive that it doesn't move: SharedBaseAddress, by default 32 GiB (`java -XX:+PrintFlagsFinal`)
+WRITTEN_FOR, GIB = 32 << 30, 1 << 30
 FAILURES = [
     SwitchyardError("port 19132 is busy", "end that process"),
     KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer")),
@@ -29,6 +37,8 @@ FAILURES = [
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the archive goes; one of an earlier pyspark is there."""
     monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(tmp_path))
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "kafka-1.0.jar").touch()
     path = pipelines.engine.jvm.jars.class_archive()
     path.write_bytes(b"old")
     os.utime(path, (0, 0))
@@ -47,8 +57,8 @@ class Fakes:
         self.fails: Exception | None = None
         self.unending: Exception | None = None
 
-    def broker(self, settings: Settings) -> Fakes:
-        self.settings = settings
+    def broker(self, settings: Settings, *, archive_to: Path | None) -> Fakes:
+        self.settings, self.archive_to = settings, archive_to
         return self
 
     def dumping(self, settings: Settings, dumped: Path) -> Fakes:
@@ -68,6 +78,8 @@ class Fakes:
 
     def stop(self) -> None:
         self.did.append("stopped")
+        if self.archive_to is not None and self.archive_to.parent.is_dir():
+            self.archive_to.write_bytes(b"of the broker")
 
     def work(self, settings: Settings, launcher: object) -> None:
         assert self.dumped is not None
@@ -127,7 +139,9 @@ def test_a_new_archive_takes_the_place_of_the_old_one(
     assert archive.read_bytes() == b"new"
     assert fakes.did == ["stopped", "started", "killed", "stopped"]
     assert "class archive written" in capsys.readouterr().out
-    assert {path.name for path in archive.parent.iterdir()} == {archive.name, ".lock"}
+    assert broker_archive().read_bytes() == b"of the broker"
+    left = {path.name for path in archive.parent.iterdir()}
+    assert left == {archive.name, broker_archive().name, "broker", ".lock"}
 
 
 def test_the_logs_of_a_failure_stay_until_the_next_attempt(archive: Path, fakes: Fakes) -> None:
@@ -146,9 +160,23 @@ def test_one_that_another_set_up_has_written_meanwhile_is_taken(
     archive: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.utime(archive)
+    broker_archive().touch()
     class_archive.main()
     assert (archive.read_bytes(), fakes.did) == (b"old", [])
     assert "class archive already written" in capsys.readouterr().out
+
+
+def test_both_are_written_if_that_of_the_broker_is_missing(archive: Path, fakes: Fakes) -> None:
+    os.utime(archive)
+    class_archive.main()
+    assert (archive.read_bytes(), broker_archive().read_bytes()) == (b"new", b"of the broker")
+
+
+def test_that_of_the_broker_is_kept(archive: Path, fakes: Fakes) -> None:
+    broker_archive().write_bytes(b"old")
+    class_archive.main()
+    assert fakes.archive_to is None
+    assert (archive.read_bytes(), broker_archive().read_bytes()) == (b"new", b"old")
 
 
 def test_the_broker_is_stopped_though_the_driver_can_not_be_ended(archive: Path, fakes: Fakes) -> None:
@@ -166,6 +194,25 @@ def test_a_folder_that_can_not_be_written_is_said(
     assert fakes.did == []
 
 
-def test_the_installation_has_its_archive() -> None:
-    # a set-up goes on without; here it would mean that no set-up writes one any more
-    assert pipelines.engine.jvm.jars.class_archive().is_file()
+def test_the_installation_has_its_archives() -> None:
+    # a set-up goes on without; here it would mean that no set-up writes them any more
+    assert pipelines.engine.jvm.jars.class_archive().is_file() and broker_archive().is_file()
+
+
+def mapped_at(pid: int, archive: Path) -> int:
+    """The lowest address at which a process maps the file."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return min(int(line.partition("-")[0], 16) for line in lines if line.endswith(f"/{archive.name}"))
+
+
+@pytest.mark.broker
+def test_the_broker_maps_its_archive_where_others_can_share_it(broker: Settings) -> None:
+    pid = EmbeddedBroker(broker).status().pid
+    assert pid is not None
+    assert WRITTEN_FOR <= mapped_at(pid, broker_archive()) < WRITTEN_FOR + GIB
+
+
+@pytest.mark.spark
+def test_a_session_maps_its_archive_where_others_can_share_it(spark: SparkSession) -> None:
+    pid = spark._jvm.java.lang.ProcessHandle.current().pid()
+    assert WRITTEN_FOR <= mapped_at(pid, pipelines.engine.jvm.jars.class_archive()) < WRITTEN_FOR + GIB
