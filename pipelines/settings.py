@@ -78,8 +78,8 @@ class Settings(BaseSettings):
     replication_factor: int = Field(
         1,
         ge=1,
-        description="Replication factor of every topic that Switchyard creates. Set it to 3 on a cluster with three or more "
-        "brokers.",
+        description="Replication factor of every topic that Switchyard creates. From 3 on, more than half of the replicas "
+        "must have a record before it counts as written. Set it to 3 on a cluster with three or more brokers.",
     )
     request_timeout_s: float = Field(
         10.0,

@@ -30,9 +30,11 @@ MAX_RECORD_BYTES = 1_048_588 - 61 - 79
 # how long the first request waits before we look at the client's errors: a refused login shows up only there, and the
 # client would retry it until the timeout
 _LOOK_S = 0.5
-# a new client's metadata doesn't know the partition's leader yet
-UNLED = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.LEADER_NOT_AVAILABLE,
-         KafkaError.NOT_LEADER_FOR_PARTITION)  # fmt: skip
+# the partition's leader has just changed, or can't tell yet where the partition ends
+MOVED = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH,
+         KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError._DESTROY_BROKER)  # fmt: skip
+# no leader can be asked: a new client's metadata doesn't know it yet, or it has just changed
+UNLED = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, *MOVED)
 # shortest wait for an answer, even after the deadline
 _PAUSE_S = 0.05
 
@@ -176,7 +178,7 @@ def answer_of(future: Future[Any], deadline: float) -> Any:
 
 
 def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:
-    """What `ask` returns. Asks again while a new client's metadata doesn't know the partition's leader yet."""
+    """What `ask` returns. Asks again while no leader of the partition can be asked."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

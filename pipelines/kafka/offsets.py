@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused, SwitchyardError
-from pipelines.kafka.client import answer_of, consumer, own
+from pipelines.kafka.client import MOVED, answer_of, consumer, own
 from pipelines.kafka.failures import failure, forbidden, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
@@ -53,13 +53,7 @@ def _list(
 
 # the client knows the leaders from before a broker restart, and would use them forever.
 # librdkafka says "no entry" if it knows no leader yet, as for a topic that was just created
-_STALE = (
-    KafkaError._NOENT,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-)
+_STALE = (KafkaError._NOENT, *MOVED)
 
 
 def _look_again(settings: Settings, client: AdminClient, topics: set[str]) -> None:

@@ -45,6 +45,15 @@ HEARTBEATS = {
 }
 
 
+def in_sync(replication_factor: int) -> dict[str, str]:
+    """How many replicas must have a record before it counts as written, as a topic's setting: more than half.
+
+    Kafka's default is one. If that one dies before others have the record, it is lost, though a commit said that it is
+    safe. Of two replicas both would be more than half, and each restart of a broker would stop all writing: so none.
+    """
+    return {"min.insync.replicas": str(replication_factor // 2 + 1)} if replication_factor > 2 else {}
+
+
 def ensure_topic(
     settings: Settings,
     name: str,
@@ -58,7 +67,8 @@ def ensure_topic(
     Raises Refused if it exists with another number of partitions, Unavailable without a broker.
     """
     client = own(settings, client)
-    topic = NewTopic(name, partitions, settings.replication_factor, config=dict(config))
+    config = {**config, **in_sync(settings.replication_factor)}
+    topic = NewTopic(name, partitions, settings.replication_factor, config=config)
     limit_s = settings.request_timeout_s
     try:
         asked = client.create_topics([topic], operation_timeout=limit_s, request_timeout=limit_s)

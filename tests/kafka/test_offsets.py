@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from pipelines.errors import Unavailable
 from pipelines.kafka import offsets
+from pipelines.kafka.client import MOVED, once_led
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
@@ -37,29 +38,33 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Answer:
-    """The future of an answer that a silent admin client never gives."""
+    """The future of an answer that a silent admin client never gives, or of an error."""
 
-    def __init__(self, clock: Clock, silent: bool) -> None:
-        self._clock, self._silent = clock, silent
+    def __init__(self, clock: Clock, silent: bool, error: int | None) -> None:
+        self._clock, self._silent, self._error = clock, silent, error
 
     def result(self, timeout_s: float | None) -> SimpleNamespace:
         if not self._silent:
             return SimpleNamespace(offset=7)
+        if self._error is not None:
+            raise KafkaException(KafkaError(self._error))
         assert timeout_s is not None, "waits for ever"
         self._clock.sleep(timeout_s)
         raise TimeoutError
 
 
 class Admin:
-    """Does not answer the first `silent` questions, like a client that was asked before it was connected."""
+    """Does not answer the first `silent` questions, like a client that was asked before it was connected; with `error`,
+    it answers them with that error.
+    """
 
-    def __init__(self, clock: Clock, silent: int) -> None:
-        self.clock, self.silent = clock, silent
+    def __init__(self, clock: Clock, silent: int, error: int | None = None) -> None:
+        self.clock, self.silent, self.error = clock, silent, error
         self.asked: list[str] = []
 
     def list_offsets(self, wanted: dict[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Answer]:
         self.asked.append("offsets")
-        return {p: Answer(self.clock, self.asked.count("offsets") <= self.silent) for p in wanted}
+        return {p: Answer(self.clock, self.asked.count("offsets") <= self.silent, self.error) for p in wanted}
 
     def list_topics(self, topic: str, timeout: float) -> None:
         self.asked.append("leaders")
@@ -73,6 +78,25 @@ def test_a_client_that_waits_for_the_leaders_is_asked_again(clock: Clock) -> Non
     assert admin.asked == ["offsets", "leaders", "offsets"]
     # the client itself would ask again only after 3 s
     assert clock.now_s < 0.5
+
+
+@pytest.mark.parametrize("code", MOVED)
+def test_the_next_leader_is_asked_once_it_can_answer(clock: Clock, code: int) -> None:
+    admin = Admin(clock, silent=3, error=code)
+    assert end_of(SETTINGS, "words", 1, client=admin) == {0: 7}  # type: ignore[arg-type]
+    assert admin.asked.count("offsets") == 4
+
+
+@pytest.mark.parametrize("code", MOVED)
+def test_a_consumer_asks_the_next_leader_too(code: int) -> None:
+    left = [KafkaException(KafkaError(code))] * 3
+
+    def ask() -> int:
+        if left:
+            raise left.pop()
+        return 7
+
+    assert once_led(ask, 5.0) == 7
 
 
 def test_a_broker_that_is_gone_is_told_of(clock: Clock) -> None:

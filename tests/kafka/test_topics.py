@@ -63,7 +63,14 @@ def test_a_topic_has_the_settings_that_it_is_given_and_as_many_replicas_as_confi
     ensure(cluster, 4, SETTINGS.model_copy(update={"replication_factor": 3}))
     asked = cluster.asked
     assert (asked.topic, asked.num_partitions, asked.replication_factor) == ("lines", 4, 3)
-    assert asked.config == {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+    assert asked.config == {**APPEND_ONLY, "min.insync.replicas": "2"}
+
+
+@pytest.mark.parametrize(("replicas", "in_sync"), [(1, None), (2, None), (3, "2"), (4, "3"), (5, "3")])
+def test_more_than_half_of_three_or_more_replicas_must_have_a_record(replicas: int, in_sync: str | None) -> None:
+    cluster = Slow(1, 1, False)
+    ensure(cluster, 1, SETTINGS.model_copy(update={"replication_factor": replicas}))
+    assert cluster.asked.config.get("min.insync.replicas") == in_sync
 
 
 # by itself the client would wait for a minute

@@ -1,0 +1,151 @@
+"""A cluster of three brokers, which are killed one after the other, most in the middle of a transaction.
+
+`SWITCHYARD_BROKER_KILLS` is the number of kills, `SWITCHYARD_KILLS_SEED` seeds which broker is killed and when.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.ledger import check_log, check_result
+from orchestration.operations.planning.promote import plan_promote
+from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.procedures.diff import diff
+from orchestration.operations.procedures.wait import wait_ready
+from pipelines.kafka.client import admin
+from pipelines.kafka.progress import newest_progress
+from pipelines.model.names import progress_topic, result_topic
+from pipelines.settings import Settings
+from tests.e2e.brokers import Brokers, three_brokers
+from tests.e2e.cluster import LARGE, Cluster, Follower
+from tests.e2e.harness import code_without_suite, open_transactions, uncommitted
+from tests.shared.waiting import Deadline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
+
+KILLS = int(os.environ.get("SWITCHYARD_BROKER_KILLS", "4"))
+SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
+# a window's state and its table, and a stream
+APPS = {"stock-stats": "trades", "large-orders": "orders"}
+HISTORY, PER_SECOND = 20_000, 100
+RECOVERY_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    with three_brokers(tmp_path_factory.mktemp("brokers")) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(brokers: Brokers, spark: SparkSession, tmp_path: Path) -> Iterator[Cluster]:
+    settings = Settings(
+        state_dir=tmp_path / "state", bootstrap_servers=brokers.bootstrap, replication_factor=3, request_timeout_s=30
+    )
+    found = Cluster(settings, tmp_path, lambda: spark)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+class Killer:
+    """Kills brokers at a seeded random moment, and counts those that led a partition with an open transaction."""
+
+    def __init__(self, brokers: Brokers, cluster: Cluster) -> None:
+        self.brokers, self.cluster = brokers, cluster
+        self.random = random.Random(SEED)
+        self.in_transaction = 0
+
+    def kill(self, releases: list[str]) -> int:
+        """Kills one broker. Returns which."""
+        settings, state = self.cluster.settings, self.cluster.state
+        release = self.random.choice(releases)
+        topics = {
+            state.releases[release].result_topics[""]: state.releases[release].spec.partitions,
+            progress_topic(release): 1,
+        }
+        # early in a transaction, or between its last record and its commit
+        watched = dict([self.random.choice(list(topics.items()))])
+        deadline = Deadline("no transaction was open", RECOVERY_S)
+        client = admin(settings)
+        with closing(uncommitted(settings, watched)) as records:
+            while (record := records.poll(0.2)) is None or record.error() is not None:
+                deadline.check()
+            topic, partition = record.topic(), record.partition()
+            assert topic is not None and partition is not None
+            node = self.brokers.leader_of(settings, topic, partition)
+            self.in_transaction += bool(open_transactions(settings, topics, client))
+            self.brokers.kill(node)
+        return node
+
+
+def test_nothing_is_lost_or_doubled_though_brokers_are_killed(
+    brokers: Brokers, cluster: Cluster, tmp_path: Path
+) -> None:
+    first = {app: code_without_suite(tmp_path / app, app.replace("-", "_")) for app in APPS}
+    followers = []
+    for app in APPS:
+        cluster.load(app, HISTORY, PER_SECOND)
+        cluster.hydrate(app, 1, batch=LARGE, code_dir=first[app])
+        cluster.make_live(app, 1)
+        cluster.hydrate(app, 2, batch=LARGE, code_dir=first[app], correction="compared across lost brokers")
+        followers.append(Follower(cluster, app, f"billing-of-{app}"))
+    names = [f"{app}.v{version}" for app in APPS for version in (1, 2)]
+    killer = Killer(brokers, cluster)
+    with (
+        cluster.producing("stock-stats", PER_SECOND, PER_SECOND),
+        cluster.producing("large-orders", PER_SECOND, PER_SECOND),
+        followers[0],
+        followers[1],
+    ):
+        for turn in range(KILLS):
+            brokers.await_in_sync(cluster.settings)
+            before = {name: _batch(cluster.settings, name) for name in names}
+            at = time.monotonic()
+            node = killer.kill(names)
+            # two of three go on, without the third
+            cluster.until(
+                "a release commits nothing more",
+                lambda before=before: all(_batch(cluster.settings, name) > batch + 1 for name, batch in before.items()),
+                timeout_s=RECOVERY_S,
+            )
+            print(f"kill {turn + 1}: broker {node}, all releases commit again after {time.monotonic() - at:.1f} s")
+            if turn == KILLS // 2:
+                for name in names:
+                    wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
+                for app in APPS:
+                    diff(cluster.context(), f"{app}.v2")
+                    cluster.run(plan_promote(cluster.context(), app, version=2))
+            if turn == KILLS - 1:
+                for name in names:
+                    wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
+                for app in APPS:
+                    cluster.run(plan_rollback(cluster.context(), app))
+            brokers.start(node)
+    for name in names:
+        cluster.settle(name, APPS[name.partition(".")[0]])
+    print(f"{KILLS} kills, {killer.in_transaction} with an open transaction")
+    for name in names:
+        ledger = check_result(name.partition(".")[0], cluster.settings.bootstrap, result_topic(name, 1))
+        assert ledger.clean and ledger.records > 0, f"{name}: {ledger.as_json()}"
+    for app, follower in zip(APPS, followers, strict=True):
+        ledger = check_log(app, cluster.settings.bootstrap, follower.log)
+        assert ledger.clean and ledger.records > 0, f"follower of {app}: {ledger.as_json()}"
+    assert killer.in_transaction > 0
+
+
+def _batch(settings: Settings, name: str) -> int:
+    found = newest_progress(settings, name)
+    return -1 if found is None else found.boundary.batch_id
