@@ -65,7 +65,7 @@ test: setup ## all tests except the long ones and those with a browser: about 10
 # elsewhere, connect through a proxy with a login (docs/dagster.md)
 ui: setup ## Dagster's UI on port UI_PORT (3000), for this machine alone; READ_ONLY=1: a UI that can't change anything
 	@$(BIN)/python $(CHECK) ui-port=$(UI_PORT)
-	@exec $(BIN)/python -m orchestration.local.ui --port $(UI_PORT) $(if $(filter-out 0,$(READ_ONLY)),--read-only) \
+	@exec $(BIN)/switchyard ui --port $(UI_PORT) $(if $(filter-out 0,$(READ_ONLY)),--read-only) \
 	  $(SPARK_RUNS:%=--spark-runs %)
 
 ##@ Set-up, each step only when its input changed
@@ -114,9 +114,8 @@ $(STAMPS)/project: pyproject.toml $(STAMPS)/packages | preflight
 	@touch $@
 
 $(JARS)/.verified: orchestration/local/jars.toml | $(STAMPS)/project
-	@echo "fetching the jars (about 40 s the first time)"
 	@mkdir -p -m 700 $(STATE)
-	@$(BIN)/python -m orchestration.local.jars
+	@$(BIN)/switchyard jars --no-archive
 	@touch $@
 
 # both folders are replaced when their contents change. Their own times show that; the times of the stamps change with
@@ -127,16 +126,15 @@ $(PYSPARK): $(STAMPS)/packages
 	@:
 
 $(SCALA): $(JARS)/spark | $(STAMPS)/project
-	@$(BIN)/python -m orchestration.jvm.scala
+	@$(BIN)/switchyard jars --no-archive
 
 # Java uses it only with the jars that it was made with. Nothing needs it: a set-up that can't make it succeeds, and the
 # next one tries again
-$(CLASSES): $(SCALA) $(PYSPARK)
-	@echo "running a driver once, so that later ones start in two thirds of the time (about a minute)"
-	@$(BIN)/python -m orchestration.jvm.class_archive || true
+$(CLASSES): $(SCALA) $(PYSPARK) $(if $(wildcard $(JARS)/broker-classes-*.jsa),,FORCE)
+	@$(BIN)/switchyard jars
 
 ##@ To work on it
-.PHONY: lint typecheck types test-types test-fast test-ui test-long test-cluster docs runbook bench lock clean distclean
+.PHONY: lint typecheck types test-types test-fast test-ui test-long test-cluster docs runbook bench wheel lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -184,6 +182,12 @@ bench: setup ## how fast history is read, beside Flink, Kafka Streams and plain 
 	@$(BIN)/python -m benchmarks registry
 	@$(BIN)/python -m benchmarks recovery
 	@$(BIN)/python -m benchmarks race
+
+# setuptools would pack what an earlier build has left
+wheel: setup ## the package as a wheel in dist, which works without this checkout
+	@rm -rf build/lib build/bdist.*
+	@$(BIN)/uv build -q --wheel --no-build-isolation --offline --python $(BIN)/python --out-dir dist .
+	@ls dist/*.whl
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
   --no-annotate -q

@@ -301,7 +301,7 @@ class Demo:
         self._spawn("produce", APP, "--rate", str(RATE))
         log = (self._settings.state_dir / "logs" / "dagster.log").open("wb")
         ui = subprocess.Popen(
-            [sys.executable, "-m", "orchestration.local.ui", "--port", str(self._ui_port)],
+            [sys.executable, "-m", "orchestration.cli", "ui", "--port", str(self._ui_port)],
             env=self._env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         self._need().until(

@@ -1,4 +1,4 @@
-"""The apps of the repository: what `switchyard apps` lists, and what has assets in Dagster."""
+"""The apps that come with Switchyard: what `switchyard apps` lists, and what has assets in Dagster."""
 
 from __future__ import annotations
 

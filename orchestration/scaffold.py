@@ -6,10 +6,11 @@ import keyword
 from pathlib import Path
 from string import Template
 
+from pipelines.engine.jvm.jars import PROJECT_ROOT, in_checkout
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.names import is_app_name, is_topic_name
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = PROJECT_ROOT
 
 _APP = Template('''\
 """$app: the number of records of each key, and the sum of their amounts."""
@@ -127,9 +128,14 @@ def scaffold(app: str, topic: str, folder: Path | None) -> list[Path]:
     """Writes the files of app `app`, which reads `topic`. Returns their paths, the test last.
 
     `folder`: where; None for the repository's own folders. Raises BadUsage for a name that no app or no topic can have, and
-    for a folder that can't be written, Refused if one of the files is there.
+    for a folder that can't be written; Refused if one of the files is there, or without a folder and a repository.
     """
     _refuse_names(app, topic)
+    if folder is None and not in_checkout(_ROOT):
+        raise Refused(
+            "Switchyard is installed as a package, so there is no repository to add an app to",
+            fix=f"name a folder of your own: `switchyard new {app} --topic {topic} --in {app}`",
+        )
     module = app.replace("-", "_")
     # a suite beside the app is known by its name
     suite = f"{module}_suite" if folder is not None else module

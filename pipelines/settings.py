@@ -135,7 +135,7 @@ class Settings(BaseSettings):
         9789,
         ge=0,
         le=65535,
-        description="Port on which `make ui` and `switchyard data-docs` serve the Data Docs of checks, for this machine "
+        description="Port on which `switchyard ui` and `switchyard data-docs` serve the Data Docs of checks, for this machine "
         "alone; 0 means not at all. Change it if another program has the port.",
     )
     data_docs_url: str | None = Field(

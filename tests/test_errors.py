@@ -25,7 +25,7 @@ HELPS = re.compile(
 
 # file -> why one of its errors says nothing about what to do
 WITHOUT_FIX = {
-    "orchestration/jvm/class_archive.py": "its `main` does",
+    "orchestration/jvm/class_archive.py": "its `write` does",
     "orchestration/operations/comparing/since.py": "whoever has ended the operation was told",
 }
 # file -> why no command of ours helps after one of its refusals

@@ -21,11 +21,12 @@ READ = ("Makefile", "requirements.lock", "requirements-postgres.lock", "requirem
 # leaves what the step would leave
 PROGRAM = """#!/bin/sh
 case "$*" in
-  "-m orchestration.local.jars")
+  "jars --no-archive")
     echo jars >> did
-    cmp -s orchestration/local/jars.toml fetched || { rm -rf $JARS/spark; mkdir -p $JARS/spark; cp orchestration/local/jars.toml fetched; } ;;
-  "-m orchestration.jvm.scala") echo "state store" >> did; mkdir -p $JARS/compiled; touch $SCALA ;;
-  "-m orchestration.jvm.class_archive") echo archive >> did; [ ! -e spoilt ] || exit 1; touch $CLASSES ;;
+    cmp -s orchestration/local/jars.toml fetched || { rm -rf $JARS/spark; mkdir -p $JARS/spark; cp orchestration/local/jars.toml fetched; }
+    mkdir -p $JARS/compiled
+    [ $SCALA -nt $JARS/spark ] || touch $SCALA ;;
+  "jars") echo archive >> did; [ -e spoilt ] || touch $CLASSES $JARS/broker-classes-1.jsa ;;
   "pip sync"*)
     echo packages >> did
     echo "$*" > synced
@@ -34,7 +35,7 @@ case "$*" in
   "-m venv .venv")
     echo venv >> venvs
     while [ -e hold ]; do sleep 0.02; done
-    mkdir -p .venv/bin; cp program .venv/bin/python; cp program .venv/bin/uv ;;
+    mkdir -p .venv/bin; cp program .venv/bin/python; cp program .venv/bin/uv; cp program .venv/bin/switchyard ;;
 esac
 """
 SETUP = ("setup", "PYTHON=./program", "--eval", "export JARS SCALA CLASSES PYSPARK")
@@ -93,7 +94,7 @@ class Checkout:
 def checkout(tmp_path: Path) -> Checkout:
     """A checkout that is set up."""
     made = Checkout(tmp_path)
-    assert made.setup() == ["packages", "jars", "state store", "archive"]
+    assert made.setup() == ["packages", "jars", "archive"]
     return made
 
 
@@ -123,8 +124,16 @@ def test_a_lock_file_that_changes_beside_pyspark_makes_neither_anew(checkout: Ch
 def test_another_pyspark_makes_both_anew(checkout: Checkout) -> None:
     before = checkout.made()
     checkout.change("requirements.lock", r"^pyspark==\S+", "pyspark==4.0.99")
-    assert checkout.setup() == ["packages", "state store", "archive"]
+    assert checkout.setup() == ["packages", "jars", "archive"]
     assert not set(before) & set(checkout.made())
+    assert checkout.setup() == []
+
+
+@pytest.mark.slow
+def test_an_archive_of_the_broker_that_is_missing_is_made(checkout: Checkout) -> None:
+    for archive in checkout.folder.rglob("broker-classes-*.jsa"):
+        archive.unlink()
+    assert checkout.setup() == ["archive"]
     assert checkout.setup() == []
 
 
@@ -138,7 +147,7 @@ def test_the_same_pyspark_installed_anew_makes_the_archive_anew(checkout: Checko
 
 def test_other_jars_make_both_anew(checkout: Checkout) -> None:
     checkout.change("orchestration/local/jars.toml", "spark-avro_2.13:4.0.2", "spark-avro_2.13:4.0.3")
-    assert checkout.setup() == ["jars", "state store", "archive"]
+    assert checkout.setup() == ["jars", "archive"]
     assert checkout.setup() == []
 
 
@@ -150,7 +159,7 @@ def test_a_list_of_jars_that_is_only_newer_has_them_verified(checkout: Checkout)
 
 def test_another_source_makes_both_anew(checkout: Checkout) -> None:
     checkout.change("pipelines/engine/jvm/ReusingRocksDBStateStoreProvider.scala", r"\Z", "// changed\n")
-    assert checkout.setup() == ["state store", "archive"]
+    assert checkout.setup() == ["jars", "archive"]
     assert checkout.setup() == []
 
 
@@ -201,4 +210,4 @@ def test_of_two_first_set_ups_at_once_the_second_waits_and_does_nothing(tmp_path
             hold.unlink(missing_ok=True)
     assert (first.returncode, second.returncode) == (0, 0)
     assert (tmp_path / "venvs").read_text() == "venv\n"
-    assert (tmp_path / "did").read_text().splitlines() == ["packages", "jars", "state store", "archive"]
+    assert (tmp_path / "did").read_text().splitlines() == ["packages", "jars", "archive"]

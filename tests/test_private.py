@@ -122,7 +122,7 @@ def test_the_ui_listens_here_alone_and_can_be_read_only(
         ["make", "-n", "ui", "UI_PORT=3999", *given], cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     [started] = [line for line in done.stdout.replace("\\\n", " ").splitlines() if "exec" in line]
-    _, found, *options = started.partition("exec .venv/bin/python -m orchestration.local.ui ")
+    _, found, *options = started.partition("exec .venv/bin/switchyard ui ")
     assert found
 
     monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path / "state"))
@@ -131,11 +131,14 @@ def test_the_ui_listens_here_alone_and_can_be_read_only(
     monkeypatch.setattr(ui, "limit", lambda environment, pool, runs: None)
     monkeypatch.setattr(ui.subprocess, "Popen", lambda command, **_: begun.append(command))
     monkeypatch.setattr(ui.os, "execve", lambda path, command, environment: begun.append([path, *command[1:]]))
-    ui.main("".join(options).split())
+    monkeypatch.setattr(ui, "check_port", lambda port, option: None)
+    assert cli.run(["ui", *"".join(options).split()]) == 0
     get_settings.cache_clear()
     docs, dagster = begun
-    assert docs[1:] == ["data-docs", "--beside", str(os.getpid())]
-    assert " ".join(dagster).endswith(f" -m orchestration.defs.guarded {program} -h 127.0.0.1 -p 3999")
+    assert docs[1:] == ["-P", "-m", "orchestration.cli", "data-docs", "--beside", str(os.getpid())]
+    assert " ".join(dagster).endswith(
+        f" -m orchestration.defs.guarded {program} -w {ui._WORKSPACE} -h 127.0.0.1 -p 3999"
+    )
     assert mode(tmp_path / "state") == "0o700" and mode(tmp_path / "state" / "dagster" / "dagster.yaml") == "0o600"
     # and what Dagster writes
     assert os.umask(0o077) == 0o077

@@ -317,6 +317,8 @@ PASSED = {
     # Java, where it writes and which clock it shows
     "JAVA_TOOL_OPTIONS": "-Djavax.net.ssl.trustStore=/etc/trust.jks", "JDK_JAVA_OPTIONS": "-Xss4m", "_JAVA_OPTIONS": "-Xss4m",
     "LANG": "de_DE.UTF-8", "LC_NUMERIC": "C", "TZ": "Europe/Berlin", "TZDIR": "/zones", "TMPDIR": "/scratch", "TMP": "/scratch",
+    # where the jars of an installed package are
+    "XDG_CACHE_HOME": "/cache",
     # the way out
     "http_proxy": "http://proxy:3128", "HTTPS_PROXY": "http://proxy:3128", "no_proxy": "localhost,.local", "ALL_PROXY": "socks5://p",
     # Spark, Hadoop and Kerberos; where a token or a key lies is no secret

@@ -207,12 +207,13 @@ that needs help; see [operating](operating.md#alerts).
 
 ### SWITCHYARD_JARS_DIR
 
-Folder of the jars. Default: `.switchyard/jars` of the checkout. Set it to share the jars between checkouts.
+Folder of the jars. Default: `.switchyard/jars` of the checkout; for an installed wheel, `~/.cache/switchyard/jars`, or
+`$XDG_CACHE_HOME/switchyard/jars`. Set it to share the jars between installations or users.
 
 ### SWITCHYARD_MAVEN_URL
 
-A mirror of Maven Central. `make setup` fetches the jars from it. Set it on a machine that can't reach the internet; see
-[deploying](deploying.md#behind-a-proxy-or-from-a-mirror)."""
+A mirror of Maven Central. `switchyard jars` fetches the jars from it. Set it on a machine that can't reach the
+internet; see [deploying](deploying.md#behind-a-proxy-or-from-a-mirror)."""
 
 
 def _value(name: str, field: Any) -> Iterator[str]:

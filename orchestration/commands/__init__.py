@@ -11,6 +11,7 @@ from orchestration.commands import (
     broker,
     data_docs,
     follow,
+    jars,
     metrics,
     overview,
     produce,
@@ -19,9 +20,11 @@ from orchestration.commands import (
     reset,
     supervise,
     switch,
+    ui,
 )
 
 # in the order of `switchyard --help`
 MODULES = (
-    broker, produce, author, release, switch, reset, follow, overview, registry, supervise, metrics, data_docs, acls,
+    jars, broker, produce, author, release, switch, reset, follow, overview, registry, supervise, ui, metrics, data_docs,
+    acls,
 )  # fmt: skip

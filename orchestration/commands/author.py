@@ -39,7 +39,7 @@ def new(
         typer.Option(
             "--in",
             metavar="FOLDER",
-            help="Folder of your own for the app; default: the repository's folders for apps, suites and tests.",
+            help="Folder of your own for the app; default, in a checkout: the repository's folders for apps, suites and tests.",
         ),
     ] = None,
     as_json: Json = False,
@@ -60,7 +60,7 @@ def new(
 
 
 def apps(as_json: Json = False) -> None:
-    """List the repository's apps with the inputs and the result of each."""
+    """List the apps that come with Switchyard, with the inputs and the result of each."""
     from orchestration.catalog import find_apps, first_sentence, in_words, reads, result_in_words
 
     found = find_apps()

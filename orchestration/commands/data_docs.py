@@ -22,11 +22,11 @@ def data_docs(
     beside: Annotated[
         int | None,
         typer.Option(
-            help="Id of the parent process: serve until it ends, and wait while the port is busy. For `make ui`."
+            help="Id of the parent process: serve until it ends, and wait while the port is busy. For `switchyard ui`."
         ),
     ] = None,
 ) -> None:
-    """Serve the Data Docs of checks over HTTP, until Ctrl-C. `make ui` does this, too."""
+    """Serve the Data Docs of checks over HTTP, until Ctrl-C. `switchyard ui` does this, too."""
     import contextlib
 
     from orchestration.local.data_docs import serve_beside, server_of
@@ -43,7 +43,7 @@ def data_docs(
     except OSError as error:
         raise SwitchyardError(
             f"can't serve Data Docs on port {chosen}: {error.strerror or error}",
-            "`make ui` may serve them already; choose another port with --port",
+            "`switchyard ui` may serve them already; choose another port with --port",
         ) from error
     say(f"serving Data Docs on http://127.0.0.1:{server.server_port}/")
     with server, contextlib.suppress(KeyboardInterrupt):

@@ -22,7 +22,9 @@ App = Annotated[str, typer.Argument(metavar="APP", help="Name of the app, for ex
 Version = Annotated[int | None, typer.Option(help="Version number; default: the next free one.")]
 From = Annotated[
     Path | None,
-    typer.Option("--from", metavar="CODE_DIR", help="Folder with the app's modules; default: the repository's apps."),
+    typer.Option(
+        "--from", metavar="CODE_DIR", help="Folder with the app's modules; default: the apps that come with Switchyard."
+    ),
 ]
 SameAs = Annotated[
     str | None,

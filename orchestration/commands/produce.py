@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def produce(
-    app: Annotated[str, typer.Argument(metavar="APP", help="An app of the repository; `switchyard apps` lists them.")],
+    app: Annotated[
+        str, typer.Argument(metavar="APP", help="An app that comes with Switchyard; `switchyard apps` lists them.")
+    ],
     rate: Annotated[float | None, typer.Option(min=0.001, help="Live records per second.")] = None,
     history: Annotated[int, typer.Option(min=0, help="Records to write first, at full speed.")] = 0,
     records: Annotated[int | None, typer.Option(min=1, help="Stop after this many live records.")] = None,

@@ -106,7 +106,10 @@ def guard_dev() -> None:
 def guarded(command: Sequence[str]) -> list[str]:
     """The command of `dagster dev` for its web server, by this module; any other as it is."""
     words = list(command)
-    return [words[0], "-m", _MODULE, "webserver", *words[3:]] if words[1:3] == ["-m", "dagster_webserver"] else words
+    if words[1:3] != ["-m", "dagster_webserver"]:
+        return words
+    # not from the working folder: that may have a package of the same name
+    return [words[0], "-P", "-m", _MODULE, "webserver", *words[3:]]
 
 
 def main() -> None:

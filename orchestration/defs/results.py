@@ -33,7 +33,7 @@ class Staging(Config):
     """How to stage a release that is not staged yet. A staged release never changes; options that differ are refused."""
 
     code_dir: str | None = Field(
-        default=None, description="Folder with the app's modules; default: the repository's apps."
+        default=None, description="Folder with the app's modules; default: the apps that come with Switchyard."
     )
     same_as: str | None = Field(
         default=None, description="A release whose frozen code and settings to use instead of a folder's code."

@@ -1,5 +1,4 @@
-"""Writes the archive that lets a driver's JVM map Spark's classes instead of loading them: `python -m
-orchestration.jvm.class_archive`.
+"""Writes the archive that lets a driver's JVM map Spark's classes instead of loading them.
 
 Class data sharing (JEP 350): a JVM that has done a driver's work dumps the classes that it loaded. A real driver on a
 broker of its own makes the archive, so it holds what drivers need. A driver also works without the archive, but starts
@@ -15,31 +14,33 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import numpy as np
+
 from orchestration.launchers.local import LocalLauncher
 from orchestration.local.broker import EmbeddedBroker
-from orchestration.local.jars import one_at_a_time, up_to_date
+from orchestration.local.jars import up_to_date as newer_than
 from orchestration.local.ports import claim
 from orchestration.local.running import end_all
 from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
-from orchestration.sources import Options, produce, source_for
+from orchestration.sources import Options, produce
+from orchestration.sources.base import PerSecond, Record
 from pipelines.engine.expressions import MANY_RECORDS
-from pipelines.engine.jvm.jars import archiving, broker_archive, class_archive, jars_dir, pyspark_jars, scala_jar
+from pipelines.engine.jvm.jars import archiving, broker_archive, class_archive, pyspark_jars, scala_jar
 from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
 from pipelines.settings import Settings
 
-# an app that loads what apps with windows and with joins load, on the input of another
-APP, RELEASE, INPUT_OF = "warm-up", "warm-up.v1", "stock-stats"
+# an app that loads what apps with windows and with joins load
+APP, RELEASE = "warm-up", "warm-up.v1"
 # a small batch, a large one, and one more: the driver interprets the app's expressions, then compiles them
 RECORDS = (2_000, MANY_RECORDS, 2_000)
 CODE = Path(__file__).parent / "warm_up"
@@ -50,6 +51,22 @@ _BOOT_TIMEOUT_S = 180.0
 _DUMP_TIMEOUT_S = 120.0
 # each class is loaded once; the archive holds nothing that the optimizing compiler produces
 _QUICK = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+
+
+class _Trades(PerSecond):
+    """The input of the app. The trades of `switchyard produce` need prices from an extra, which may not be installed."""
+
+    topic = "trades"
+    per_second = 200
+    stream = 1
+
+    def records(self, second: int, random: np.random.Generator, times_ms: list[int]) -> list[Record]:
+        n = len(times_ms)
+        drawn = (random.integers(0, most, n).tolist() for most in (10, 2, 10_000, 1_000))
+        return [
+            (b"T%d" % ticker, b'{"side":"%b","price":%d.%02d,"size":%d}' % (b"ask" if ask else b"bid", cents // 100, cents % 100, size), time_ms)
+            for ticker, ask, cents, size, time_ms in zip(*drawn, times_ms, strict=True)
+        ]  # fmt: skip
 
 
 class _Dumping(LocalLauncher):
@@ -120,6 +137,8 @@ def build(path: Path) -> None:
             _dump(settings, broker, work / path.name)
             for written in (of_broker, path):
                 if (work / written.name).is_file():
+                    # a driver's files are for its user only, but other users may share the jars
+                    (work / written.name).chmod(0o644)
                     os.replace(work / written.name, written)
         except BaseException:
             _keep_logs(work)
@@ -162,7 +181,7 @@ def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
 
 def _work(settings: Settings, launcher: LocalLauncher) -> None:
     """Lets a driver read some records, then stops it."""
-    source, written = source_for(INPUT_OF, Options(per_second=200)), RECORDS[0]
+    source, written = _Trades(Options()), RECORDS[0]
     produce(settings, source, history=written)
     with Registry(settings, actor="set-up") as registry:
         context = Context(settings=settings, registry=registry, launcher=launcher)
@@ -185,30 +204,24 @@ def _await_read(context: Context, records: int) -> None:
     )
 
 
-def main() -> None:
-    """Makes the archive, unless one for these jars exists. Exits with code 1 and the reason if that fails."""
+def up_to_date() -> bool:
+    """Whether there are archives for these jars, this pyspark and these Scala classes, of drivers and of the broker."""
+    return newer_than(class_archive(), scala_jar(), pyspark_jars()) and broker_archive().is_file()
+
+
+def write() -> None:
+    """Writes the archive. Raises SwitchyardError that says why, whatever fails: drivers also start without it."""
     path = class_archive()
     try:
-        with one_at_a_time(jars_dir()):
-            there = up_to_date(path, scala_jar(), pyspark_jars()) and broker_archive().is_file()
-            if not there:
-                # also those of earlier sources, or of an earlier pyspark, at the same place
-                for old in path.parent.glob(f"*-{path.stem.rpartition('-')[2]}.jsa"):
-                    old.unlink()
-                build(path)
-        size_mib = path.stat().st_size >> 20
-    # any error is acceptable: without the archive, drivers only start more slowly
+        # also those of earlier sources, or of an earlier pyspark, at the same place
+        for old in path.parent.glob(f"*-{path.stem.rpartition('-')[2]}.jsa"):
+            old.unlink()
+        build(path)
     except Exception as error:
         reason = str(error) if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
-        told = reason.replace("\n", "\n  ")
-        print(f"no class archive, so drivers will start more slowly: {told}", file=sys.stderr)
         logs = work_folder(path) / "logs"
-        if logs.is_dir():
-            print(f"  its logs: {logs}", file=sys.stderr)
-        print("  the next `make setup` tries again; `make setup ARCHIVE=0` does without it", file=sys.stderr)
-        sys.exit(1)
-    print(f"class archive {'already written' if there else 'written'}, {size_mib} MiB: {path}")
-
-
-if __name__ == "__main__":
-    main()
+        more = f"its logs: {logs}; " if logs.is_dir() else ""
+        raise SwitchyardError(
+            f"no class archive, so drivers will start more slowly: {reason}",
+            f"{more}`switchyard jars` tries again; `switchyard jars --no-archive` does without it",
+        ) from error

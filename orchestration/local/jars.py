@@ -1,6 +1,4 @@
-"""Fetches the jars of `jars.toml` with the Ivy that pyspark bundles, and verifies them: `python -m
-orchestration.local.jars`.
-"""
+"""Fetches the jars of `jars.toml` with the Ivy that pyspark bundles, and verifies them."""
 
 from __future__ import annotations
 
@@ -64,16 +62,25 @@ def verify(jars: Iterable[Jar], folder: Path) -> None:
         if not path.is_file():
             raise SwitchyardError(
                 f"jar {jar.organisation}:{jar.name}:{jar.version} was not fetched",
-                "check the network and run `make setup` again",
+                "check the network and run `switchyard jars` again",
             )
         actual = hashlib.sha256(path.read_bytes()).hexdigest()
         if actual != jar.sha256:
             raise SwitchyardError(
                 f"jar {path.name} has the wrong checksum: SHA-256 {actual}, expected {jar.sha256}",
-                "do not use it; run `make setup` again; if that does not help, find out who changed the jar repository",
+                "do not use it; run `switchyard jars` again; if that does not help, find out who changed the jar repository",
             )
     for extra in {path for jar in jars for path in (folder / jar.set_name).glob("*.jar")} - expected.keys():
         raise SwitchyardError(f"jar {extra.name} is not on the list", f"remove it, or list it in {LIST.name}")
+
+
+def complete(folder: Path, jars: Iterable[Jar] | None = None) -> bool:
+    """Whether `verify` finds nothing wrong."""
+    try:
+        verify(jars or read_list(), folder)
+    except SwitchyardError:
+        return False
+    return True
 
 
 def ivy_file(jars: Iterable[Jar]) -> str:
@@ -126,7 +133,7 @@ def _retrieve(jars: list[Jar], work: Path) -> None:
         *dict.fromkeys(jar.set_name for jar in jars),
         doing="fetching the jars",
         timeout_s=FETCH_TIMEOUT_S,
-        fix="check the network and run `make setup` again; behind a proxy set HTTPS_PROXY, and for a mirror "
+        fix="check the network and run `switchyard jars` again; behind a proxy set HTTPS_PROXY, and for a mirror "
         f"{MIRROR}: see docs/deploying.md",
     )
 
@@ -154,7 +161,7 @@ def _ivy_jar() -> Path:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Makes other set-ups that write to `folder` wait: several checkouts may share it, and be set up at the same time.
+    """Makes other set-ups that write to `folder` wait: several installations may share it, and be set up at the same time.
     Raises SwitchyardError if it can't be written.
     """
     try:
@@ -170,7 +177,7 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"waiting for another set-up that writes to {folder}", flush=True)
+            print(f"waiting for another set-up that writes to {folder}", file=sys.stderr, flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
@@ -183,18 +190,3 @@ def up_to_date(made: Path, *sources: Path) -> bool:
         return False
     time_ns = made.stat().st_mtime_ns
     return all(source.stat().st_mtime_ns <= time_ns for source in sources if source.exists())
-
-
-def main() -> None:
-    """Fetches what is missing, and prints in one line what it did."""
-    try:
-        with one_at_a_time(jars_dir()):
-            fetched = ensure()
-    except SwitchyardError as error:
-        print(error.told, file=sys.stderr)
-        sys.exit(error.exit_code)
-    print(f"{len(read_list())} jars {'fetched' if fetched else 'already there'}, checksums right: {jars_dir()}")
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,7 @@ _RELEASE = "SWITCHYARD_RELEASE"
 _DRIVERS = ("pipelines.engine.start", "pipelines.engine.driver")
 # the last argument of Spark's JVM, and the program of its Python workers
 _JVM, _WORKERS = "pyspark-shell", "pipelines.engine.python_daemon"
-_PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.local.ui", "orchestration.defs.guarded", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
+_PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.defs.guarded", "switchyard", "dagster", "dagster-daemon", "dagster-webserver",
              "dagster_webserver", "dagster._daemon")  # fmt: skip
 # Dagster's supervisor may start a driver again before it has ended itself
 _ROUNDS = 3

@@ -26,7 +26,7 @@ _ANSWERS = {"spec", "batches", "error"}
 
 
 def default_code_dir() -> Path:
-    """The folder of the repository's own apps."""
+    """The folder of the apps that come with Switchyard."""
     import pipelines.apps
 
     return Path(pipelines.apps.__path__[0])
@@ -108,7 +108,9 @@ def _answer(
         if answer is None:
             errors.seek(0)
             last = "\n".join(errors.read().decode(errors="replace").strip().splitlines()[-8:])
-            raise SwitchyardError(f"app {app} could not be tried:\n{last}", fix="fix the module, or run `make setup`")
+            raise SwitchyardError(
+                f"app {app} could not be tried:\n{last}", fix="fix the module, or run `switchyard jars`"
+            )
     if "error" in answer:
         kind = {2: BadUsage, 3: Refused}.get(answer["error"]["exit_code"], SwitchyardError)
         raise kind(answer["error"]["what"], fix=answer["error"]["fix"])

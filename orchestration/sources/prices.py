@@ -57,7 +57,7 @@ def _real(ticker: str) -> Daily:
             raise
         raise SwitchyardError(
             "the prices of stock-stats are not installed: they are in the extra `demo`",
-            fix="in the checkout run `pip install -e '.[demo]'` in its virtual environment; `make setup` installs them, too",
+            fix="run `pip install bokeh-sampledata` in the environment of Switchyard; `make setup` installs it, too",
         ) from error
 
     data = getattr(stocks, ticker)

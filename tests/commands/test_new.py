@@ -49,12 +49,23 @@ def test_in_the_repository_they_go_where_apps_suites_and_tests_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestration.scaffold._ROOT", tmp_path)
+    for name in ("Makefile", "requirements.lock"):
+        (tmp_path / name).touch()
     files = [path.relative_to(tmp_path).as_posix() for path in scaffold("my-sums", "orders", None)]
     assert files == ["pipelines/apps/my_sums.py", "expectations/suites/my_sums.py", "tests/apps/test_my_sums.py"]
     for file in files:
         ast.parse((tmp_path / file).read_text())
     # as a test demands of each app in the repository
     assert 'oversized="dead-letter"' in (tmp_path / files[0]).read_text()
+
+
+def test_an_installed_package_has_no_place_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestration.scaffold._ROOT", tmp_path)
+    with pytest.raises(Refused, match="installed as a package") as caught:
+        scaffold("my-sums", "orders", None)
+    assert "`switchyard new my-sums --topic orders --in my-sums`" in caught.value.fix
+    assert not list(tmp_path.iterdir())
+    assert len(scaffold("my-sums", "orders", tmp_path / "my-sums")) == 3
 
 
 @pytest.mark.spark

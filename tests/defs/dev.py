@@ -75,9 +75,9 @@ class RunFailed(AssertionError):
 
 
 class DagsterDev:
-    """What `make ui` starts, on the repository's workspace.yaml, in a process group of its own.
+    """What `switchyard ui` starts, in a process group of its own.
 
-    `options`: those of `orchestration.local.ui`.
+    `options`: those of the command.
     """
 
     def __init__(self, home: Path, environment: dict[str, str], options: Sequence[str] = ()) -> None:
@@ -100,7 +100,7 @@ class DagsterDev:
         """Starts it, unless it runs, and waits until its code location is loaded."""
         if self._process is not None:
             return
-        command = [sys.executable, "-m", "orchestration.local.ui", "--home", str(self._home), "--port", str(self._port),
+        command = [sys.executable, "-m", "orchestration.cli", "ui", "--home", str(self._home), "--port", str(self._port),
                    *self._options]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

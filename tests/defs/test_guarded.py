@@ -100,7 +100,7 @@ def test_dagster_dev_starts_the_server_by_the_command_that_is_replaced() -> None
 
     assert '[sys.executable, "-m", "dagster_webserver"]' in inspect.getsource(dev)
     assert guarded(["python", "-m", "dagster_webserver", "--port", "1"]) == [
-        "python", "-m", "orchestration.defs.guarded", "webserver", "--port", "1",
+        "python", "-P", "-m", "orchestration.defs.guarded", "webserver", "--port", "1",
     ]  # fmt: skip
     other = ["python", "-m", "dagster._daemon", "run"]
     assert guarded(other) == other

@@ -24,6 +24,7 @@ from orchestration.defs.names import HYDRATION_POOL, LIMITED, RELEASE_TAG
 from orchestration.defs.resets import reset_job, undo_job
 from orchestration.defs.results import results_assets
 from orchestration.local import memory, ui
+from pipelines.settings import get_settings
 
 
 def test_a_rollback_finds_room_beside_all_runs_that_take_long(tmp_path: Path) -> None:
@@ -34,9 +35,7 @@ def test_a_rollback_finds_room_beside_all_runs_that_take_long(tmp_path: Path) ->
         limits = {(each["key"], each["value"]): each["limit"] for each in queue.tag_concurrency_limits}
     limited = [(LIMITED, job.tags[LIMITED]) for job in (reset_job, start_job, watch_job)]
     assert sorted(limits) == sorted(limited) and undo_job.tags[LIMITED] == reset_job.tags[LIMITED]
-    in_pools = [
-        runs if runs is not None else memory.spark_runs(1 << 30, ui.get_settings()) for runs in ui.POOLS.values()
-    ]
+    in_pools = [runs if runs is not None else memory.spark_runs(1 << 30, get_settings()) for runs in ui.POOLS.values()]
     assert queue.max_concurrent_runs > sum(in_pools) + sum(limits.values())
     assert all(LIMITED not in job.tags for job in (promote_job, rollback_job))
 

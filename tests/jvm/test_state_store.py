@@ -194,4 +194,4 @@ def test_a_jar_of_another_source_is_not_taken(tmp_path: Path, monkeypatch: pytes
     assert scala_jar() != mine
     with pytest.raises(SwitchyardError, match=r"not compiled") as caught:
         spark_jars()
-    assert "make setup" in caught.value.fix
+    assert "`switchyard jars`" in caught.value.fix

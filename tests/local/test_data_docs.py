@@ -99,7 +99,7 @@ def test_a_proxy_gives_the_address(settings: Settings) -> None:
         thread.join()
 
 
-# starts the server as orchestration.local.ui does, says which process it is, and waits
+# starts the server as `switchyard ui` does, says which process it is, and waits
 PARENT = """
 import os, subprocess, sys
 server = subprocess.Popen([sys.executable, "-m", "orchestration.cli", "data-docs", "--beside", str(os.getpid())])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.local import jars
-from pipelines.engine.jvm.jars import jars_dir, spark_jars
+from pipelines.engine.jvm.jars import in_checkout, jars_dir, spark_jars
 from pipelines.errors import SwitchyardError
 
 
@@ -78,6 +78,46 @@ def test_a_failing_fetch_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
     assert "check the network" in caught.value.fix
 
 
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of packages that is no checkout, of a user whose home is beside it."""
+    monkeypatch.delenv("SWITCHYARD_JARS_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "site-packages").mkdir()
+    return tmp_path / "site-packages"
+
+
+def test_a_checkout_keeps_its_own_jars(package: Path) -> None:
+    for name in ("Makefile", "requirements.lock"):
+        assert not in_checkout(package)
+        (package / name).touch()
+    assert jars_dir(package) == package / ".switchyard" / "jars"
+    assert in_checkout()
+
+
+def test_the_jars_of_an_installed_package_are_the_user_s(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = package.parent / "home"
+    assert jars_dir(package) == home / ".cache" / "switchyard" / "jars"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "own"))
+    assert jars_dir(package) == home / "own" / "switchyard" / "jars"
+    # as the specification says
+    monkeypatch.setenv("XDG_CACHE_HOME", "own")
+    assert jars_dir(package) == home / ".cache" / "switchyard" / "jars"
+    monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(home / "jars"))
+    assert jars_dir(package) == home / "jars"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(SwitchyardError, match="no home folder") as caught:
+        jars_dir(package)
+    assert "SWITCHYARD_JARS_DIR" in caught.value.fix
+
+
 HOLDS = """
 import sys
 from pathlib import Path
@@ -96,7 +136,9 @@ def test_set_ups_that_share_a_folder_take_turns(tmp_path: Path) -> None:
     ) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "has it\n"
-        with subprocess.Popen([sys.executable, "-c", WAITS, str(folder)], stdout=subprocess.PIPE, text=True) as second:
+        with subprocess.Popen(
+            [sys.executable, "-c", WAITS, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as second:
             assert second.stdout is not None
             assert second.stdout.readline() == f"waiting for another set-up that writes to {folder}\n"
             # however the first one ends
@@ -139,4 +181,4 @@ def test_jars_that_are_not_there_name_the_command(tmp_path: Path, monkeypatch: p
     with pytest.raises(SwitchyardError) as caught:
         spark_jars()
     assert str(tmp_path) in caught.value.what
-    assert "make setup" in caught.value.fix
+    assert "`switchyard jars`" in caught.value.fix

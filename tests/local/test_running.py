@@ -90,7 +90,7 @@ def test_the_processes_of_a_release_are_its_drivers_and_what_they_have_started(s
     # someone has set the variable in a shell
     start("-m", "orchestration.cli", "produce", state=state, **mine)
     start(*DRIVER, "stock-stats.v2", state=state, **mine)
-    start("-m", "orchestration.local.ui", state=state, **mine)
+    start("-m", "orchestration.defs.guarded", "dev", state=state, **mine)
     assert {each.pid for each in processes_of("stock-stats.v1", state)} == found
     assert processes_of("stock-stats.v3", state) == []
 

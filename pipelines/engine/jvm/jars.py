@@ -1,4 +1,4 @@
-"""Where the jars are. They belong to the installation, not to a state folder."""
+"""Where the jars are. They belong to an installation or to a user, not to a state folder."""
 
 from __future__ import annotations
 
@@ -10,14 +10,43 @@ from pathlib import Path
 
 from pipelines.errors import SwitchyardError
 
+# the folder of the package `pipelines`: that of a checkout, or site-packages
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
+# what is beside `pipelines` in a checkout, and in no other installation
+_CHECKOUT = ("Makefile", "requirements.lock")
 # our own classes for Spark
 SCALA_SOURCES = tuple(sorted(Path(__file__).parent.glob("*.scala")))
 
 
-def jars_dir() -> Path:
-    """The folder that holds a folder per set of jars: `SWITCHYARD_JARS_DIR`, or the project's own."""
-    return Path(os.environ.get("SWITCHYARD_JARS_DIR") or PROJECT_ROOT / ".switchyard" / "jars").absolute()
+def in_checkout(root: Path = PROJECT_ROOT) -> bool:
+    """Whether Switchyard runs from a checkout of its repository. `root`: the folder of the package `pipelines`."""
+    return all((root / name).is_file() for name in _CHECKOUT)
+
+
+def jars_dir(root: Path = PROJECT_ROOT) -> Path:
+    """The folder that holds a folder per set of jars: `SWITCHYARD_JARS_DIR`; otherwise the checkout's own, or that of the
+    user, as an installed package may not be writable. `root`: as `in_checkout`.
+
+    Raises SwitchyardError if the user has no home folder.
+    """
+    given = os.environ.get("SWITCHYARD_JARS_DIR")
+    if given:
+        return Path(given).absolute()
+    return root / ".switchyard" / "jars" if in_checkout(root) else _cache() / "switchyard" / "jars"
+
+
+def _cache() -> Path:
+    """The user's folder for what can be fetched again (XDG Base Directory Specification)."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # by the specification, a relative path is ignored
+    if given.is_absolute():
+        return given
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError as error:
+        raise SwitchyardError(
+            "there is no folder for the jars: this user has no home folder", "set SWITCHYARD_JARS_DIR=<folder>"
+        ) from error
 
 
 def jar_set(name: str) -> list[Path]:
@@ -26,23 +55,23 @@ def jar_set(name: str) -> list[Path]:
     if not jars:
         raise SwitchyardError(
             f"the {name} jars are not in {jars_dir() / name}",
-            "run `make setup`, or point SWITCHYARD_JARS_DIR at a folder that has them",
+            "run `switchyard jars`, or point SWITCHYARD_JARS_DIR at a folder that has them",
         )
     return jars
 
 
 def class_archive(pyspark: Path | None = None) -> Path:
-    """The archive of Spark's classes that a JVM maps. `make setup` writes it; without it drivers start more slowly.
+    """The archive of Spark's classes that a JVM maps. `switchyard jars` writes it; without it drivers start more slowly.
 
     `pyspark`: the folder of the jars that come with pyspark; None: the one that Python imports. Java takes an archive only
-    for the same jars at the same place, so each checkout that shares the folder has its own.
+    for the same jars at the same place, so each environment that shares the folder has its own.
     """
     place = hashlib.sha256(str(pyspark or pyspark_jars()).encode()).hexdigest()[:8]
     return jars_dir() / f"spark-classes-{_digest()}-{place}.jsa"
 
 
 def broker_archive() -> Path:
-    """The archive of the embedded broker's classes. `make setup` writes it; without it the broker starts more slowly."""
+    """The archive of the embedded broker's classes. `switchyard jars` writes it; without it the broker starts more slowly."""
     names = "\n".join(jar.name for jar in jar_set("broker"))
     return jars_dir() / f"broker-classes-{hashlib.sha256(names.encode()).hexdigest()[:12]}.jsa"
 
@@ -70,7 +99,10 @@ def pyspark_jars() -> Path:
     """The folder of Spark's own jars. Raises SwitchyardError without pyspark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SwitchyardError("pyspark is not installed, but the set-up needs its jars", "run `make setup`")
+        raise SwitchyardError(
+            "pyspark is not installed, but the set-up needs its jars",
+            "install Switchyard with its dependencies: `pip install` with its wheel, or `make setup` in a checkout",
+        )
     jars = Path(spec.origin).parent / "jars"
     if not any(jars.glob("ivy-*.jar")):
         raise SwitchyardError(
@@ -90,7 +122,7 @@ def spark_jars() -> list[Path]:
     if not compiled.is_file():
         raise SwitchyardError(
             f"the Scala classes are not compiled: there is no {compiled}",
-            "run `make setup`, or `python -m orchestration.jvm.scala` without a Makefile",
+            "run `switchyard jars`",
         )
     return [*jar_set("spark"), compiled]
 
