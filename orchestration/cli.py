@@ -75,7 +75,12 @@ def run(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
     forget_documents()
-    code = _run(arguments, as_json=as_json)
+    try:
+        code = _run(arguments, as_json=as_json)
+    except Cancelled as error:
+        # the command has more to say
+        failed(error, as_json=as_json)
+        return error.exit_code
     if code == Cancelled.exit_code:
         failed(Cancelled(), as_json=as_json)
     return code
@@ -88,6 +93,8 @@ def _run(arguments: Sequence[str], *, as_json: bool) -> int:
         return code if isinstance(code, int) else 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Cancelled:
+        raise
     except SwitchyardError as error:
         failed(error, as_json=as_json)
         return error.exit_code

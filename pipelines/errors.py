@@ -64,8 +64,10 @@ class Cancelled(SwitchyardError):
     exit_code = 130
     retryable = True
 
-    def __init__(self) -> None:
-        super().__init__("canceled", "`switchyard operations` lists what is left to resume")
+    def __init__(
+        self, what: str = "canceled", fix: str = "`switchyard operations` lists what is left to resume"
+    ) -> None:
+        super().__init__(what, fix)
 
 
 class Unavailable(SwitchyardError):

@@ -7,18 +7,24 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from orchestration import cli
+from orchestration.commands.broker import _table
 from orchestration.commands.release import _bar
 from orchestration.operations.procedures.wait import Hydration
+from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import BadUsage, Cancelled, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Opened
+from pipelines.model.progress import Heartbeat
 from pipelines.settings import Settings, get_settings
+from tests.operations.builders import release
 
 HEAVY = ("pyspark", "dagster", "great_expectations", "pandas", "confluent_kafka")
 
@@ -313,4 +319,60 @@ def test_waiting_says_what_a_driver_is_in_trouble_with_once(capsys: pytest.Captu
         update(found)
         update(found)
     said = capsys.readouterr().err.splitlines()
-    assert said == ["  sums.v1: batch 0 failed: division by zero", "  sums.v1: 0 of 9 records, 0/s"]
+    assert said == ["  sums.v1: batch 0 failed: division by zero", "  sums.v1: 0 of 9 records"]
+
+
+def test_a_line_of_progress_is_not_repeated_while_nothing_changes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    waiting = Hydration(
+        release="sums.v1", position_records=9, total_records=9, records_per_s=3, unread_records=0, eta_s=0, done=True
+    )
+
+    def said(found: Hydration, after_s: float) -> list[str]:
+        nonlocal now_s
+        now_s += after_s
+        update(found)
+        return capsys.readouterr().err.splitlines()
+
+    with _bar(as_json=False) as update:
+        assert said(waiting, 0) == ["  sums.v1: 9 of 9 records, 3/s, 0 s left"]
+        assert said(waiting, 5) == []
+        more = replace(waiting, position_records=10, total_records=10)
+        assert said(more, 1) == ["  sums.v1: 10 of 10 records, 3/s, 0 s left"]
+        assert said(waiting, 1) == []
+        # it still waits
+        assert said(more, 61) == ["  sums.v1: 10 of 10 records, 3/s, 0 s left"]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_who_stops_waiting_is_told_that_the_release_keeps_running(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.operations.procedures.wait.wait_ready", interrupted)
+    assert run(["wait", "sums.v1", *options], monkeypatch) == 130
+    said = capsys.readouterr()
+    what = "canceled: sums.v1 keeps running"
+    fix = "`switchyard wait sums.v1` waits again; `switchyard stop sums.v1 --execute` stops it"
+    if options:
+        assert (json.loads(said.out)["error"], json.loads(said.out)["fix"]) == (what, fix)
+    else:
+        assert said.err.splitlines() == [f"error: {what}", f"  {fix}"]
+
+
+def test_a_release_without_a_batch_shows_no_number_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(batch_id: int) -> str:
+        beat = Heartbeat(
+            release="sums.v1", generation=1, token=1, host="h", pid=1, at_ms=1, state="running", batch_id=batch_id
+        )
+        _table([ReleaseStatus(release=release("sums.v1"), beat=beat, holder="someone", live=False)])
+        [row] = [line for line in capsys.readouterr().out.splitlines() if "sums.v1" in line]
+        return row.split("│")[4].strip()
+
+    assert (shown(-1), shown(0)) == ("", "0")

@@ -20,7 +20,7 @@ ROOMS = ("orchestration", "expectations", "pipelines/engine", "pipelines/kafka",
 ERRORS = {"SwitchyardError", "BadUsage", "Refused", "Unavailable", "LoginRefused"}
 # what helps: a command, or an option of the same command; or text that is made elsewhere
 HELPS = re.compile(
-    r"`switchyard [a-z]|--[a-z]|\.(again|way|fix|way_out)\b|_way_out|_way_there|_way_to_|another_version|^fix$"
+    r"`switchyard [a-z]|--[a-z]|\.(again|way|fix|way_out)\b|_way_out|_way_there|_way_to_|another_version|after_failure|^fix$"
 )
 
 # file -> why one of its errors says nothing about what to do

@@ -235,7 +235,8 @@ def _table(releases: list[ReleaseStatus]) -> None:
             f"{_mebibytes(beat.heap_used_bytes)} of {_mebibytes(beat.heap_max_bytes)}"
         )  # fmt: skip
         cells = ["", "", "", "", "", "", "", ""] if beat is None else [
-            str(beat.batch_id),
+            # before the first batch, it is -1
+            str(beat.batch_id) if beat.batch_id >= 0 else "",
             _count(beat.behind_records),
             _count(beat.lag_records),
             f"{beat.processed_records_per_s:,.0f}",

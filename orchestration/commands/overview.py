@@ -1,5 +1,5 @@
-"""`switchyard log | operations | resume | abandon | register-follower | forget-follower`: what happened, and what is
-under way.
+"""`switchyard log | operations | resume | abandon | dead-letters | register-follower | forget-follower`: what happened, and
+what is under way.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestration.commands.context import load_settings
-from orchestration.commands.options import Json, Reason
+from orchestration.commands.options import Json, Name, Reason
 from orchestration.commands.show import run_plan, show_comparison, show_plan
 from orchestration.commands.terminal import out, print_json, print_json_line, print_table, say
 from pipelines.model.text import utc, visible
 
 if TYPE_CHECKING:
+    from orchestration.operations.looking.dead_letters import Letter
     from pipelines.model.entries import Entry
     from pipelines.model.unread import Unread
 
@@ -30,6 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command()(operations)
     app.command()(resume)
     app.command()(abandon)
+    app.command("dead-letters")(dead_letters)
     app.command("register-follower")(register_follower)
     app.command("forget-follower")(forget_follower)
 
@@ -162,6 +164,61 @@ def abandon(
     out(f"{operation} is abandoned")
     for note in notes:
         out(f"  {visible(note)}")
+
+
+def dead_letters(
+    name: Name,
+    result: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the rows that were too large for this result.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest to show.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one per dead letter.")] = False,
+) -> None:
+    """Show the newest dead letters of a release: records that are malformed, and rows that are too large to write."""
+    from dataclasses import asdict
+
+    from orchestration.operations.context import open_context
+    from orchestration.operations.looking import dead_letters as looking
+
+    found = looking.dead_letters(open_context(load_settings(), say=say), name, limit=limit, result=result)
+    if as_json:
+        for letter in found.letters:
+            print_json_line({"release": found.release, **asdict(letter)})
+        return
+    if found.letters:
+        columns = ("written at (UTC)", "record", "reason", "key", "value")
+        print_table(columns, map(_letter_row, found.letters))
+    shown = len(found.letters)
+    if not shown:
+        out(f"{found.release} has no dead letters" + (f" of result {result}" if result is not None else ""))
+    elif found.total is None:
+        out(f"the newest {shown}; how many there are is unknown, because the progress topic of {found.release} is gone")
+    else:
+        out(
+            f"the newest {shown}; {found.release} has written {found.total:,} since generation {found.generation} started"
+        )
+
+
+def _letter_row(letter: Letter) -> tuple[str, str, str, str, str]:
+    record = letter.record or ""
+    if letter.result is not None:
+        record = f"row for {letter.result}" + (f" from {letter.record}" if letter.record else "")
+    return (
+        utc(letter.at_ms),
+        record + (" (replay)" if letter.replay else ""),
+        letter.reason,
+        _with_length(letter.key, letter.key_bytes),
+        _with_length(letter.value, letter.value_bytes),
+    )
+
+
+def _with_length(start: str | None, length: int) -> str:
+    """The start of a key or a value; if that is not all of it, also how long it is."""
+    from orchestration.operations.looking.dead_letters import SHOWN_BYTES
+
+    if start is None:
+        return f"({length:,} bytes, left out)" if length else "(null)"
+    return start if length <= SHOWN_BYTES else f"{start}... ({length:,} bytes)"
 
 
 def register_follower(

@@ -27,6 +27,7 @@ from orchestration.commands.options import (
 )
 from orchestration.commands.show import run_plan, show_found, show_plan, what_failed_shown
 from orchestration.commands.terminal import out, print_json, progress, say
+from pipelines.errors import Cancelled
 from pipelines.model.text import visible
 
 if TYPE_CHECKING:
@@ -128,14 +129,21 @@ def wait(
     from orchestration.operations.procedures.wait import wait_ready
 
     context = _context()
-    with _bar(as_json) as on_progress:
-        found = wait_ready(
-            context, name, unread_records=unread, for_s=seconds(for_), timeout_s=seconds(timeout),
-            accept_missing=missing_history == "accept", on_progress=on_progress,
-        )  # fmt: skip
+    try:
+        with _bar(as_json) as on_progress:
+            found = wait_ready(
+                context, name, unread_records=unread, for_s=seconds(for_), timeout_s=seconds(timeout),
+                accept_missing=missing_history == "accept", on_progress=on_progress,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        raise Cancelled(
+            f"canceled: {name} keeps running",
+            f"`switchyard wait {name}` waits again; `switchyard stop {name} --execute` stops it",
+        ) from None
     if as_json:
         print_json({"release": found.release, "ready": True, "records": found.position_records,
-                    "records_per_s": found.records_per_s, "unread_records": found.unread_records})  # fmt: skip
+                    "records_per_s": found.records_per_s, "unread_records": found.unread_records,
+                    "late_dropped": found.late_dropped, "dead_lettered": found.dead_lettered})  # fmt: skip
     else:
         out(f"{found.release} is ready: {found.position_records:,} records read")
 
@@ -231,14 +239,19 @@ def _as_json(found: Reprocessed) -> dict[str, Any]:
     }
 
 
+# how often a line may follow the one before, and how often it comes even if nothing has changed
+_LINE_S, _SAME_LINE_S = 2.0, 60.0
+
+
 class _bar:
-    """A progress bar on a terminal, a line every few seconds elsewhere, nothing with --json."""
+    """A progress bar on a terminal, a line every few seconds elsewhere if anything has changed, nothing with --json."""
 
     def __init__(self, as_json: bool) -> None:
         self._silent = as_json
         self._progress: Any = None
         self._task: Any = None
-        self._told = 0.0
+        self._told_s = -_SAME_LINE_S
+        self._line = ""
         self._error: str | None = None
 
     def __enter__(self) -> Any:
@@ -256,6 +269,8 @@ class _bar:
         if self._silent:
             return
         eta = "" if found.eta_s is None else f"{found.eta_s:,.0f} s left"
+        # before the first batch it is not known
+        rate = f"{found.records_per_s:,.0f}/s" if found.records_per_s else ""
         if found.error is not None and found.error != self._error:
             say(f"{found.release}: {visible(found.error)}")
         self._error = found.error
@@ -265,8 +280,11 @@ class _bar:
                 self._progress.start()
                 self._task = self._progress.add_task(found.release, rate="", eta="")
             self._progress.update(self._task, completed=found.position_records, total=found.total_records,
-                                  rate=f"{found.records_per_s:,.0f}/s", eta=eta)  # fmt: skip
-        elif time.monotonic() - self._told > 2:
-            self._told = time.monotonic()
-            records = f"{found.position_records:,} of {found.total_records:,} records, {found.records_per_s:,.0f}/s"
-            say(f"{found.release}: {records}{f', {eta}' if eta else ''}")
+                                  rate=rate, eta=eta)  # fmt: skip
+            return
+        records = f"{found.position_records:,} of {found.total_records:,} records"
+        line = f"{found.release}: {', '.join(filter(None, (records, rate, eta)))}"
+        passed_s = time.monotonic() - self._told_s
+        if passed_s > (_SAME_LINE_S if line == self._line else _LINE_S):
+            self._told_s, self._line = time.monotonic(), line
+            say(line)

@@ -106,7 +106,8 @@ def print_table(
 
     table = Table(title=None if title is None else _text(title))
     for column in columns:
-        table.add_column(_text(column))
+        # a word that is longer than its column continues on the next line; rich would drop the rest
+        table.add_column(_text(column), overflow="fold")
     for row in rows:
         table.add_row(*(_text(cell, (styles or {}).get(cell, "")) for cell in row))
     _print(table)

@@ -77,6 +77,15 @@ def another_version(app: str) -> str:
     return f"change the app, then `switchyard reprocess {app} [--from FOLDER] --execute` stages it as the next version and compares it; for unchanged code, add --correction REASON"
 
 
+def after_failure(release: Release) -> str:
+    """What to do about a release that has failed."""
+    return (
+        f"`switchyard bisect {release.name}` tells whether a record makes a batch fail, and which one: skip it, or fix the "
+        f"app and `switchyard reprocess {release.spec.app} [--from FOLDER]`. If no record does, "
+        f"`switchyard start {release.name} --execute` tries again"
+    )
+
+
 def live_release(state: RegistryState, app: str) -> Release | None:
     """The release that the app's alias names; None before the first promotion."""
     switch = state.live(app)

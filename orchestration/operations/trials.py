@@ -15,7 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any
 
-from pipelines.engine.code import FrozenCode, freeze
+from expectations.names import require_suite
+from pipelines.engine.code import FrozenCode, files_in, freeze
 from pipelines.engine.known import Known
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.settings import Settings
@@ -37,15 +38,15 @@ def probe(
     code: FrozenCode,
     app: str,
     given: Mapping[str, Any],
-    check: Check = lambda _: Known(),
+    check: Check | None = None,
 ) -> dict[str, Any]:
     """What a release of `app` would be, see `pipelines.engine.probe`. `given`: settings of the app.
 
     `check`: gets what the app's definition says, `sources`, `inputs`, `upstream`, `static` and `suites`, before Spark
-    is used. The trial's time does not run meanwhile. What it raises ends the trial. Raises BadUsage and Refused as the trial
-    does; SwitchyardError if it doesn't end in time, or can't run.
+    is used. The trial's time does not run meanwhile. What it raises ends the trial. None: only checks that its suites are
+    there. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
     """
-    answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check)
+    answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check or _suites_of(code))
     facts: dict[str, Any] = answer["spec"]
     return facts
 
@@ -58,9 +59,28 @@ def try_rows(
     Raises BadUsage for what is wrong with the app or a record, AppFailed for a batch that fails; else as `probe`.
     """
     code = freeze(code_dir or default_code_dir())
-    answer = _answer(settings, "pipelines.testing.attempt", code, app, given, text=json.dumps(batches))
+    answer = _answer(
+        settings, "pipelines.testing.attempt", code, app, given, check=_suites_of(code), text=json.dumps(batches)
+    )
     found: list[dict[str, Any]] = answer["batches"]
     return found
+
+
+def require_suites(definition: Mapping[str, Any], code: FrozenCode) -> None:
+    """Raises BadUsage if a suite that an app's definition names is neither in its code nor here."""
+    files = files_in(code)
+    for suite in definition["suites"].values():
+        require_suite(suite, files)
+
+
+def _suites_of(code: FrozenCode) -> Check:
+    """Checks no more than the suites: all that can be known without a broker."""
+
+    def check(definition: Mapping[str, Any]) -> Known:
+        require_suites(definition, code)
+        return Known()
+
+    return check
 
 
 def _answer(
@@ -70,12 +90,12 @@ def _answer(
     app: str,
     given: Mapping[str, Any],
     *,
+    check: Check,
     text: str = "",
-    check: Check | None = None,
 ) -> dict[str, Any]:
     """Runs `python -m module ZIP DIGEST APP SETTINGS_JSON FOLDER`; the last JSON object that it prints.
 
-    `text`: its input. With `check`, it first prints the app's definition, and gets what `check` says of that.
+    It first prints the app's definition. Its input is a line with what `check` says of that, then `text`.
     """
     answer: dict[str, Any] | None = None
     with (
@@ -95,14 +115,12 @@ def _answer(
             str(code.folder or ""),
         ]
         with _started(settings, app, command, folder, errors) as (process, limit):
-            if check is None:
-                _send(process, text)
             for found in _objects(process):
-                if check is not None and "definition" in found:
+                if "definition" in found:
                     limit.stop()
                     known = check(found["definition"])
                     limit.start()
-                    _send(process, json.dumps(asdict(known)) + "\n")
+                    _send(process, json.dumps(asdict(known)) + "\n" + text)
                 elif found.keys() & _ANSWERS:
                     answer = found
         if answer is None:

@@ -6,8 +6,9 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any
@@ -24,6 +25,8 @@ from pipelines.settings import Settings
 log = logging.getLogger("switchyard.driver")
 
 _LOCAL_IP = "SPARK_LOCAL_IP"
+# Spark's own command line names this module, and Java has no option to be silent about it
+_INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector"
 # PySpark calls these by their last names only, and imports just their packages. Unless they are imported by name, each
 # call looks for them in one package after the other, in all of Spark's jars
 _OFTEN_CALLED = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
@@ -71,6 +74,34 @@ def need_jvm(settings: Settings, conf: dict[str, str]) -> None:
             _yield_session(_start_jvm(conf, settings.driver_environment), settings.driver_nice)
 
 
+@contextmanager
+def without_warning() -> Iterator[int]:
+    """A file descriptor for the standard error of a JVM. What comes there goes to that of this process, except for the
+    warning of `_INCUBATOR`.
+    """
+    come, go = os.pipe()
+
+    def forward() -> None:
+        with open(come, "rb") as lines:
+            for line in lines:
+                left = b"" if line.rstrip() == _INCUBATOR else line
+                # a JVM must not wait for a reader, even if nobody reads ours any more
+                with suppress(OSError):
+                    while left:
+                        left = left[os.write(2, left) :]
+
+    forwarding = threading.Thread(target=forward, name="errors of the JVM", daemon=True)
+    forwarding.start()
+    try:
+        yield go
+    except BaseException:
+        # what it said about why it did not start comes before the error
+        os.close(go)
+        forwarding.join(1.0)
+        raise
+    os.close(go)
+
+
 def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
     """Starts the JVM of this process. Returns the pid of its session leader.
 
@@ -79,9 +110,11 @@ def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:
     still ends with this process.
     """
     leads = os.getsid(0) == os.getpid()
-    with withheld(environment):
+    # a driver's standard error is its log, which keeps all that a JVM says, even if the driver has been killed
+    with withheld(environment), nullcontext() if leads else without_warning() as errors:
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
-            SparkConf(loadDefaults=False).setAll([*without_secrets(conf).items()]), {"start_new_session": not leads}
+            SparkConf(loadDefaults=False).setAll([*without_secrets(conf).items()]),
+            {"start_new_session": not leads, "stderr": errors},
         )
     for name in _OFTEN_CALLED:
         java_import(gateway.jvm, name)

@@ -74,16 +74,10 @@ def probe(
     for a nondeterministic plan and a static table that is too large. `folder`: what was frozen, for messages.
     """
     app, module = load(path, digest, name, of=name, where=folder)
-    unknown = [key for key in settings if key not in app.settings]
-    if unknown:
-        raise BadUsage(
-            f"app {name} has no setting {', '.join(unknown)}; it has {', '.join(app.settings) or 'none'}",
-            fix="check --set",
-        )
-    values = {key: setting_like(name, key, app.settings[key], value) for key, value in settings.items()}
+    values = values_of(app, settings)
     # Spark parses the columns of another app's result. All else that may be wrong is refused before Spark is used
     started = session() if app.upstream else None
-    known = check(definition := _definition(app))
+    known = check(definition := definition_of(app))
     spark = started or session()
     refuse_other_types(app, known.upstream)
     # Python workers import by name what a function hands to them
@@ -129,7 +123,18 @@ def _columns_of(source: str, spec: Input) -> list[str]:
     return [f"{f.name} {f.dataType.simpleString()}" for f in fields if f.name not in GIVEN]
 
 
-def _definition(app: App) -> dict[str, Any]:
+def values_of(app: App, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The `given` settings, each with the type that the app's own has. Raises BadUsage for one that the app doesn't have."""
+    unknown = [key for key in given if key not in app.settings]
+    if unknown:
+        raise BadUsage(
+            f"app {app.name} has no setting {', '.join(unknown)}; it has {', '.join(app.settings) or 'none'}",
+            fix="check --set",
+        )
+    return {key: setting_like(app.name, key, app.settings[key], value) for key, value in given.items()}
+
+
+def definition_of(app: App) -> dict[str, Any]:
     """What an app's definition says, for whoever checks it."""
     return {
         "sources": list(app.sources),

@@ -112,7 +112,7 @@ def _operator(
     for name in upstream:
         yield from _input(f"{name}.v", "prefixed")
     yield _topic(releases, "Create", "stage, reset", "prefixed")
-    yield _topic(releases, "Read", "diff, check, promote: results and progress", "prefixed")
+    yield _topic(releases, "Read", "diff, check, promote, dead-letters: what releases write", "prefixed")
     yield _topic(releases, "Delete", "retire, clean, reset --output truncate", "prefixed")
     yield _topic(deltas, "Create", "diff", "prefixed")
     yield _topic(deltas, "Write", "what a switch changes for consumers of a table", "prefixed")

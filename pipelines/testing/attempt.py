@@ -1,13 +1,16 @@
 """Shows what an app makes of some records: `python -m pipelines.testing.attempt ZIP DIGEST APP SETTINGS_JSON FOLDER`
 
-Reads batches of records from standard input, a JSON array of arrays. A record is an object:
+First prints what the app's definition says, as `pipelines.engine.probe` does, and waits for a line of input: whoever
+started it checks the definition.
+
+Then reads batches of records from standard input, a JSON array of arrays. A record is an object:
 
     {"input": "trades", "key": "IBM", "value": {"side": "ask", "price": 10.5}, "time": "2026-01-01T12:00:00Z"}
 
 `input` may be left out if the app has one input; `key`, `value`, `time` and `partition` mean what they mean in
 `AppTest.send`. `{"watermark": TIME}` moves the watermark instead.
 
-Prints one JSON object on standard output: `{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, and
+At last prints one JSON object on standard output: `{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, and
 `results`, the name of each row's result, if the app has several; in the first batch `malformed`, which records of
 static tables can't be read, by table; or
 `{"error": {"what", "fix", "exit_code"}}`.
@@ -20,16 +23,16 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipelines.engine.code import load
-from pipelines.engine.probe import run_on_nothing
+from pipelines.engine.probe import definition_of, run_on_nothing, values_of
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.session import send_code
 from pipelines.errors import BadUsage, SwitchyardError
-from pipelines.model.app import App, setting_like
+from pipelines.model.app import App
 from pipelines.model.names import SOURCE
 from pipelines.testing.apptest import AppTest, Batch
 from pipelines.testing.exact import plain
@@ -103,10 +106,12 @@ def _shown(batch: Batch) -> dict[str, Any]:
 
 
 def _run(
-    path: Path, digest: str, name: str, given: Mapping[str, Any], batches: list[list[Any]], folder: str
+    path: Path, digest: str, name: str, given: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], Any], folder: str
 ) -> list[dict[str, Any]]:
+    """What the app makes of each batch that `ask` returns. `ask` gets the app's definition."""
     app, _ = load(path, digest, name, of=name, where=folder)
-    known = {key: setting_like(name, key, app.settings.get(key), value) for key, value in given.items()}
+    known = values_of(app, given)
+    batches: list[list[Any]] = ask(definition_of(app))
     with session() as spark:
         # what a function hands to Python workers is imported there by name
         send_code(spark, path, digest, name)
@@ -121,11 +126,19 @@ def _run(
 
 def main(arguments: list[str]) -> None:
     path, digest, name, given, folder = arguments
+    answers = sys.stdout
+
+    def ask(definition: Mapping[str, Any]) -> Any:
+        print(json.dumps({"definition": definition}), file=answers, flush=True)
+        # only that it is there counts: nothing more can be known without a broker
+        sys.stdin.readline()
+        return json.load(sys.stdin)
+
     answer: dict[str, Any]
     # an app that prints must not spoil the answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            answer = {"batches": _run(Path(path), digest, name, json.loads(given), json.load(sys.stdin), folder)}
+            answer = {"batches": _run(Path(path), digest, name, json.loads(given), ask, folder)}
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
     print(json.dumps(answer), flush=True)

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from orchestration.operations.trials import probe
+from orchestration.operations.planning.stage import plan_stage
+from orchestration.operations.trials import probe, try_rows
 from pipelines.engine.code import freeze
 from pipelines.engine.known import Known, table_beside
 from pipelines.engine.raw import Record, write_records
 from pipelines.engine.table_file import as_file
 from pipelines.errors import BadUsage, SwitchyardError
 from pipelines.settings import Settings
+from tests.operations.builders import Log, context_of
 
 APP = """\
 from pipelines.model import AppendStream, Stream, Text, app
@@ -110,3 +112,33 @@ def test_a_module_that_waits_is_ended(tmp_path: Path) -> None:
     # what it has started ends with it
     while command.replace(" ", "\0") in commands():
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({}, "there is no suite 'of_odd'"), ({"deep": "1"}, "app odd has no setting deep; it has none")],
+    ids=["suite", "setting"],
+)
+def test_show_try_and_stage_refuse_a_definition_in_the_same_words_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], said: str
+) -> None:
+    # no Spark can start
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "odd.py").write_text(APP)
+    here = Settings(state_dir=tmp_path / "state")
+    # `show` asks as `probe` does without a check of its own
+    attempts = (
+        lambda: probe(here, freeze(folder), "odd", settings),
+        lambda: try_rows(here, "odd", folder, settings, [[{"value": "a"}]]),
+        lambda: plan_stage(context_of(Log()), "odd", code_dir=folder, settings=settings),
+    )
+    told = []
+    for attempt in attempts:
+        with pytest.raises(BadUsage) as error:
+            attempt()
+        told.append((error.value.what, error.value.fix))
+    assert told[0][0] == said
+    assert told[1:] == told[:1] * 2

@@ -103,6 +103,7 @@ def test_an_operator_recreates_the_dead_letter_topic_that_a_driver_may_not_creat
     assert f"switchyard start {release} --execute" in live.do("status").out
     live.do("start", release, "--execute")
     until("the dead letter does not come", lambda: end_offsets(live.admin, [letters])[letters][0] > 0, 120)
+    assert f"{release} has written" in live.do("dead-letters", release).out
     live.do("register-follower", live.app, live.group)
     live.produce(10)
     with LiveConsumer(live.app, group=live.group, settings=live.settings("follower"), earliest=True) as consumer:

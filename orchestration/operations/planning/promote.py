@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestration.operations.comparing.backlog import Backlog, backlog_of
 from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
 from orchestration.operations.comparing.upkeep import upkeep_of
-from orchestration.operations.lifecycle import live_release, refuse_blocked, version_of
+from orchestration.operations.lifecycle import after_failure, live_release, refuse_blocked, version_of
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.looking.in_use import readers_of, refuse_unfinished
 from orchestration.operations.planning.changes import changes
@@ -103,13 +103,16 @@ def _warnings(live: Release | None, new: ReleaseSpec) -> tuple[str, ...]:
 
 
 def _release_to_promote(state: RegistryState, app: str, version: int | None) -> Release:
-    """The release to promote. Raises BadUsage for an unknown one, and if `app` names another version than `version`."""
-    if app not in state.releases:
-        return version_of(state, app, version)
-    named = state.releases[app]
-    if version not in (None, named.spec.version):
-        raise BadUsage(f"{app} is version {named.spec.version}, not {version}", fix="leave out --version")
-    return named
+    """The release to promote. Raises BadUsage for an unknown one, and if `app` names another version than `version`; Refused
+    for one that has failed.
+    """
+    new = state.releases[app] if app in state.releases else version_of(state, app, version)
+    if version not in (None, new.spec.version):
+        raise BadUsage(f"{app} is version {new.spec.version}, not {version}", fix="leave out --version")
+    # what else it lacks follows from that
+    if new.state == "failed" and live_release(state, new.spec.app) is not new:
+        raise Refused(f"{new.name} can't be promoted: it failed: {new.failure}", fix=after_failure(new))
+    return new
 
 
 def _stages_before_switch(

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypedDict
 
-from expectations.names import require_suite
 from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.future import future_notes
@@ -32,8 +31,8 @@ from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreCode, StoreTable
 from orchestration.operations.reading import Reading
-from orchestration.operations.trials import default_code_dir, probe
-from pipelines.engine.code import FrozenCode, files_in, freeze, frozen
+from orchestration.operations.trials import default_code_dir, probe, require_suites
+from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.engine.known import Known
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.topics import PROGRESS, RESULT_STREAM
@@ -136,13 +135,11 @@ def _tried(
     """What the trial of an app has found, its sources, and its static tables, whose topics are read for it."""
     inputs: dict[str, InputSpec] = {}
     topics: dict[str, TopicRead] = {}
-    files = files_in(code)
     results = before.spec.outputs if before is not None else {}
     with TemporaryDirectory(prefix="switchyard-tables-", ignore_cleanup_errors=True) as folder:
 
         def check(definition: Mapping[str, Any]) -> Known:
-            for suite in definition["suites"].values():
-                require_suite(suite, files)
+            require_suites(definition, code)
             named = _inputs_of(context, app, {**definition["inputs"], **definition["static"]})
             found = {**named, **pinned(state, app, definition["upstream"], upstream)}
             inputs.update({source: found[source] for source in definition["sources"]})

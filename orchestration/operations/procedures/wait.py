@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestration.operations.context import Context
-from orchestration.operations.lifecycle import find_release, live_release
+from orchestration.operations.lifecycle import after_failure, find_release, live_release
 from orchestration.operations.looking.history import history_of
 from orchestration.operations.planning.reset.refusals import refuse_over
 from orchestration.operations.procedures.accept import accept_now
@@ -26,7 +26,7 @@ def _measured_rate(release: Release) -> float | None:
 class Hydration:
     """How far a release is. `eta_s`: seconds to the current end of the input, at the current rate; None: unknown.
 
-    `error`: the error after which its driver tries again.
+    `error`: the error after which its driver tries again. `late_dropped`, `dead_lettered`: since its generation started.
     """
 
     release: str
@@ -37,6 +37,19 @@ class Hydration:
     eta_s: float | None
     done: bool
     error: str | None = None
+    late_dropped: int = 0
+    dead_lettered: int = 0
+
+    @property
+    def left_out(self) -> str | None:
+        """What of its input no result has, in words, with the command that shows more; None: nothing."""
+        late = f"dropped {self.late_dropped:,} late rows" if self.late_dropped else ""
+        dead = f"wrote {self.dead_lettered:,} dead letters" if self.dead_lettered else ""
+        if not late and not dead:
+            return None
+        shows = f"`switchyard dead-letters {self.release}` shows these" if dead else ""
+        shows = shows or f"`switchyard status {self.release}` shows how many there are by now"
+        return f"{self.release} {' and '.join(filter(None, (late, dead)))}; {shows}"
 
 
 class CaughtUp:
@@ -119,6 +132,8 @@ def wait_ready(
         return entries
 
     context.registry.step(decide)
+    if found.left_out is not None:
+        context.say(found.left_out)
     return found
 
 
@@ -149,10 +164,7 @@ def _until_caught_up(
         state = context.registry.state()
         current = state.releases[release.name]
         if current.state == "failed":
-            raise SwitchyardError(
-                f"{release.name} failed: {current.failure}",
-                fix=f"`switchyard bisect {release.name}` tells whether a record makes a batch fail, and which one: skip it, or fix the app and `switchyard reprocess {release.spec.app} [--from FOLDER]`. If no record does, `switchyard start {release.name} --execute` tries again",
-            )
+            raise SwitchyardError(f"{release.name} failed: {current.failure}", fix=after_failure(current))
         # the heartbeat of an earlier driver says nothing about now
         heard = beat is not None and beat.token == current.token
         holder = context.holder_by(current, beats) if heard else None
@@ -198,6 +210,8 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         eta_s=lag / rate if rate > 0 else None,
         done=beat.lag_records == 0,
         error=beat.error,
+        late_dropped=beat.total.late_dropped,
+        dead_lettered=beat.total.dead_lettered,
     )
 
 

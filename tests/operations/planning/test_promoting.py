@@ -130,6 +130,18 @@ def test_nor_do_consumers_leave_it_if_its_end_is_not_known(promote: Callable[[Wo
         promote(world)
 
 
+def test_a_release_that_failed_is_refused_with_its_cause_and_what_finds_the_record(
+    promote: Callable[[World], list[str]],
+) -> None:
+    with pytest.raises(Refused) as error:
+        promote(
+            World(state=StateSet(release=NEW, state="failed", reason="batch 3: ValueError"), ready=[], running={LIVE})
+        )
+    assert error.value.what == "a.v2 can't be promoted: it failed: batch 3: ValueError"
+    assert error.value.fix.startswith("`switchyard bisect a.v2`")
+    assert "`switchyard start a.v2 --execute`" in error.value.fix
+
+
 def test_a_release_is_not_promoted_as_another_version() -> None:
     with pytest.raises(BadUsage, match=r"a\.v2 is version 2, not 1"):
         plan_promote(context_of(Log(*staged(LIVE, NEW))), NEW, version=1)

@@ -94,6 +94,16 @@ def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
     assert state in cost_facts(Cost(state_bytes=5, result_records=1, result_bytes=1), choice)["app state"]
 
 
+@pytest.mark.parametrize("state", ["clear", "keep"])
+def test_a_plan_says_that_a_release_without_a_batch_has_no_state(state: Any) -> None:
+    choice = Choice(state=state, output="keep", move="back", table=True, stateful=False)
+    nothing, some = (Cost(state_bytes=size, result_records=0, result_bytes=0) for size in (0, 5))
+    assert cost_facts(nothing, choice, fresh=True)["app state"] == "none, because no batch has run"
+    # one that has run, and one whose progress topic is gone
+    assert "archived" in cost_facts(nothing, choice)["app state"]
+    assert "archived" in cost_facts(some, choice, fresh=True)["app state"]
+
+
 @pytest.mark.parametrize(("output", "word"), [("tombstone", "cleared"), ("truncate", "deleted")])
 def test_a_plan_has_one_word_for_what_happens_to_the_result(output: Any, word: str) -> None:
     choice = Choice(state="clear", output=output, move="back", table=True, stateful=True)

@@ -119,6 +119,29 @@ def test_the_entry_says_in_which_program_the_release_was_found_ready(
     assert entry.via == via and log.known.releases["a.v1"].state == "ready"
 
 
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [
+        (Counts(), []),
+        (
+            Counts(late_dropped=1_200, dead_lettered=3),
+            ["a.v1 dropped 1,200 late rows and wrote 3 dead letters; `switchyard dead-letters a.v1` shows these"],
+        ),
+        (Counts(dead_lettered=3), ["a.v1 wrote 3 dead letters; `switchyard dead-letters a.v1` shows these"]),
+        (
+            Counts(late_dropped=3),
+            ["a.v1 dropped 3 late rows; `switchyard status a.v1` shows how many there are by now"],
+        ),
+    ],
+)
+def test_it_says_what_no_result_has(total: Counts, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    heard(monkeypatch, beat(3, lag=0, token=0, total=total))
+    lines: list[str] = []
+    found = wait_ready(context_of(Log(*staged("a.v1")), say=lines.append), "a.v1", for_s=0)
+    assert lines == said
+    assert (found.late_dropped, found.dead_lettered) == (total.late_dropped, total.dead_lettered)
+
+
 class Waited(Exception):
     """Somebody waits for a driver."""
 

@@ -8,7 +8,7 @@ from orchestration.operations.lifecycle import find_release, refuse_blocked
 from orchestration.operations.looking.costs import Cost, Rate, cost_of, replay_rate, time_of
 from orchestration.operations.looking.history import History, history_of_reset
 from orchestration.operations.planning.reset.consumers import affected
-from orchestration.operations.planning.reset.decision import Reset, decide
+from orchestration.operations.planning.reset.decision import Reset, decide, is_fresh
 from orchestration.operations.planning.reset.positions import read_whole
 from orchestration.operations.planning.reset.refusals import must_fit, refuse_over, under_way
 from orchestration.operations.planning.reset.request import Request
@@ -100,7 +100,7 @@ def _facts(context: Reading, reset: Reset, history: History, cost: Cost, rate: R
         "request": reset.request.words(),
         "generation": f"{release.generation} -> {reset.generation}",
         "to read": f"{reset.replay:,} records, {time_of(rate, release.name, reset.replay)}",
-        **cost_facts(cost, reset.choice),
+        **cost_facts(cost, reset.choice, fresh=is_fresh(reset.last)),
         **history.facts,
         **affected(context, reset.state, release, reset.for_consumers, reset.meets),
     }

@@ -16,7 +16,8 @@ from pipelines.model.registry import RegistryState, Release
 from pipelines.model.reset import Choice, Partitions, Target, objections
 
 
-def cost_facts(cost: Cost, choice: Choice) -> dict[str, str]:
+def cost_facts(cost: Cost, choice: Choice, *, fresh: bool = False) -> dict[str, str]:
+    """What becomes of the state and the result. `fresh`: the release has never run a batch."""
     state = {"clear": "archived", "keep": "kept, and archived as it is now"}[choice.state]
     if choice.output == "truncate":
         state = "deleted, with its result"
@@ -26,7 +27,12 @@ def cost_facts(cost: Cost, choice: Choice) -> dict[str, str]:
         "tombstone": "cleared by a tombstone per key",
         "keep": "kept; the release continues to write it",
     }[choice.output]
-    return {"app state": f"{cost.state}: {state}", "result": f"{cost.result}: {result}"}
+    # without its progress topic, a release may seem never to have run, though it has a state
+    none = fresh and cost.state_bytes == 0
+    return {
+        "app state": "none, because no batch has run" if none else f"{cost.state}: {state}",
+        "result": f"{cost.result}: {result}",
+    }
 
 
 def positions_table(

@@ -1,0 +1,59 @@
+"""What a JVM says on standard error reaches a terminal, without the one warning that nobody can act on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+
+from pipelines.engine.jvm_process import _INCUBATOR, without_warning
+
+
+def says(text: str, errors: int) -> None:
+    subprocess.run(["sh", "-c", 'printf "%b" "$0" >&2', text], stderr=errors, check=True)
+
+
+def read_until(said: str, capfd: pytest.CaptureFixture[str]) -> str:
+    found, deadline = "", time.monotonic() + 10
+    while said not in found:
+        assert time.monotonic() < deadline, found
+        found += capfd.readouterr().err
+        time.sleep(0.01)
+    return found
+
+
+def test_only_the_warning_of_the_incubator_module_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    warning = _INCUBATOR.decode()
+    with without_warning() as errors:
+        says(f"before\\n{warning}\\n{warning}, another\\nwithout an end of line", errors)
+    assert read_until("end of line", capfd) == f"before\n{warning}, another\nwithout an end of line"
+
+
+def test_what_a_jvm_says_about_why_it_does_not_start_comes_before_the_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError, match="it did not start"), without_warning() as errors:
+        says("no memory\\n", errors)
+        raise OSError("it did not start")
+    assert capfd.readouterr().err == "no memory\n"
+
+
+def test_a_jvm_goes_on_though_nobody_reads_what_it_says() -> None:
+    read, write = os.pipe()
+    kept, before = os.dup(2), set(threading.enumerate())
+    os.close(read)
+    try:
+        os.dup2(write, 2)
+        with without_warning() as errors:
+            # more than a pipe holds
+            says(("x" * 999 + "\\n") * 100, errors)
+            says(("x" * 999 + "\\n") * 100, errors)
+        # a session of another test may have one, too
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
+            assert not thread.is_alive()
+    finally:
+        os.dup2(kept, 2)
+        for each in (kept, write):
+            os.close(each)
