@@ -58,12 +58,6 @@ def session_conf(
     some hundred rows at most, so Spark interprets an app's expressions and compiles none.
     """
     heap_mb, cores = heap_mb or settings.driver_heap_mb, cores or settings.driver_cores
-    # in a trial of some seconds the optimizing compiler costs more than it gains
-    compiler = (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        if brief
-        else f"-XX:+UseParallelGC {_COMPILE_LATER} {_ROOM_FOR_CLASSES}"
-    )
     work = settings.state_dir / "spark"
     return {
         "spark.master": settings.spark_master or f"local[{cores}]",
@@ -75,15 +69,7 @@ def session_conf(
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         # Hadoop uses this mask, not that of the process
         "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
-        # two properties, so that a setting can replace one and keep the other
-        "spark.driver.defaultJavaOptions": compiler,
-        "spark.driver.extraJavaOptions": " ".join(
-            [
-                f"-Djava.io.tmpdir={work}",
-                f"-Dlog4j2.configurationFile={_LOGGING[settings.log_format]}",
-                *mapping(class_archive()),
-            ]
-        ),
+        **_java_conf(settings, work, brief=brief),
         **_ui_conf(settings.spark_ui_port),
         "spark.sql.session.timeZone": "UTC",
         origins.PROPERTY: "false",
@@ -108,6 +94,21 @@ def session_conf(
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         **(INTERPRETED if few_rows else {}),
         **settings.spark,
+    }
+
+
+def _java_conf(settings: Settings, work: Path, *, brief: bool) -> dict[str, str]:
+    """Options of the driver's JVM, in two properties, so that a setting can replace one and keep the other."""
+    # in a trial of some seconds the optimizing compiler costs more than it gains
+    compiler = (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        if brief
+        else f"-XX:+UseParallelGC {_COMPILE_LATER} {_ROOM_FOR_CLASSES}"
+    )
+    logging = f"-Dlog4j2.configurationFile={_LOGGING[settings.log_format]}"
+    return {
+        "spark.driver.defaultJavaOptions": compiler,
+        "spark.driver.extraJavaOptions": " ".join([f"-Djava.io.tmpdir={work}", logging, *mapping(class_archive())]),
     }
 
 

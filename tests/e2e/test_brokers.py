@@ -50,9 +50,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 @pytest.fixture
 def cluster(brokers: Brokers, spark: SparkSession, tmp_path: Path) -> Iterator[Cluster]:
-    settings = Settings(
-        state_dir=tmp_path / "state", bootstrap_servers=brokers.bootstrap, replication_factor=3, request_timeout_s=30
-    )
+    settings = Settings(state_dir=tmp_path / "state", bootstrap_servers=brokers.bootstrap, replication_factor=3)
     found = Cluster(settings, tmp_path, lambda: spark)
     try:
         yield found
