@@ -131,7 +131,7 @@ $(SCALA): $(JARS)/spark | $(STAMPS)/project
 # Java uses it only with the jars that it was made with. Nothing needs it: a set-up that can't make it succeeds, and the
 # next one tries again
 $(CLASSES): $(SCALA) $(PYSPARK) $(if $(wildcard $(JARS)/broker-classes-*.jsa),,FORCE)
-	@$(BIN)/switchyard jars
+	@$(BIN)/switchyard jars || true
 
 ##@ To work on it
 .PHONY: lint typecheck types test-types test-fast test-ui test-long test-cluster docs runbook bench wheel lock clean distclean

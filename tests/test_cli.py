@@ -348,7 +348,7 @@ def test_a_line_of_progress_is_not_repeated_while_nothing_changes(
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_who_stops_waiting_is_told_that_the_release_keeps_running(
+def test_who_stops_waiting_is_told_that_the_release_is_not_stopped(
     options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
@@ -358,8 +358,8 @@ def test_who_stops_waiting_is_told_that_the_release_keeps_running(
     monkeypatch.setattr("orchestration.operations.procedures.wait.wait_ready", interrupted)
     assert run(["wait", "sums.v1", *options], monkeypatch) == 130
     said = capsys.readouterr()
-    what = "canceled: sums.v1 keeps running"
-    fix = "`switchyard wait sums.v1` waits again; `switchyard stop sums.v1 --execute` stops it"
+    what = "canceled: only the waiting has ended, sums.v1 is not stopped"
+    fix = "`switchyard wait sums.v1` waits again; `switchyard status sums.v1` shows how it is; `switchyard stop sums.v1 --execute` stops it"
     if options:
         assert (json.loads(said.out)["error"], json.loads(said.out)["fix"]) == (what, fix)
     else:

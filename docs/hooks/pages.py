@@ -207,8 +207,9 @@ that needs help; see [operating](operating.md#alerts).
 
 ### SWITCHYARD_JARS_DIR
 
-Folder of the jars. Default: `.switchyard/jars` of the checkout; for an installed wheel, `~/.cache/switchyard/jars`, or
-`$XDG_CACHE_HOME/switchyard/jars`. Set it to share the jars between installations or users.
+Folder of the jars. Default: `.switchyard/jars` of the checkout; for an installed wheel,
+`~/.cache/switchyard/VERSION/jars`, or `$XDG_CACHE_HOME/switchyard/VERSION/jars`. Set it to share the jars between
+installations of one version, or between users.
 
 ### SWITCHYARD_MAVEN_URL
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, seconds
 from orchestration.commands.terminal import out, print_json_line, say
+from pipelines.errors import Unavailable
 from pipelines.model.text import visible
 
 if TYPE_CHECKING:
@@ -64,7 +66,9 @@ def follow(
                 now_s = time.monotonic()
                 if group is not None and now_s - committed_s >= _COMMIT_S:
                     committed_s = now_s
-                    consumer.commit(done)
+                    # during an outage, a later turn commits
+                    with suppress(Unavailable):
+                        consumer.commit(done)
                 if record is None:
                     done = consumer.position
                     if idle_s is not None and now_s - last_s >= idle_s:

@@ -14,10 +14,10 @@ from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, Name, Reason
 from orchestration.commands.show import run_plan, show_comparison, show_plan
 from orchestration.commands.terminal import out, print_json, print_json_line, print_table, say
-from pipelines.model.text import utc, visible
+from pipelines.model.text import counted, utc, visible
 
 if TYPE_CHECKING:
-    from orchestration.operations.looking.dead_letters import Letter
+    from orchestration.operations.looking.dead_letters import DeadLetters, Letter
     from pipelines.model.entries import Entry
     from pipelines.model.unread import Unread
 
@@ -188,15 +188,24 @@ def dead_letters(
     if found.letters:
         columns = ("written at (UTC)", "record", "reason", "key", "value")
         print_table(columns, map(_letter_row, found.letters))
-    shown = len(found.letters)
-    if not shown:
-        out(f"{found.release} has no dead letters" + (f" of result {result}" if result is not None else ""))
-    elif found.total is None:
-        out(f"the newest {shown}; how many there are is unknown, because the progress topic of {found.release} is gone")
-    else:
-        out(
-            f"the newest {shown}; {found.release} has written {found.total:,} since generation {found.generation} started"
+    out(_in_all(found, result))
+
+
+def _in_all(found: DeadLetters, result: str | None) -> str:
+    """How many dead letters there are, in words. The topic may have been made anew, or its records deleted."""
+    shown, of_result = len(found.letters), f" of result {result}" if result is not None else ""
+    written = (
+        f"how many {found.release} has written is unknown, because its progress topic is gone"
+        if found.total is None
+        else f"{found.release} has written {counted(found.total, 'dead letter')} since generation {found.generation} started"
+    )
+    if shown:
+        return f"shows the newest {shown:,}{of_result}; {written}" + (
+            ", those of other kinds included" if result else ""
         )
+    if result is not None or found.total == 0:
+        return f"{found.release} has no dead letters{of_result}"
+    return f"the topic of dead letters is empty, and may have been deleted meanwhile; {written}"
 
 
 def _letter_row(letter: Letter) -> tuple[str, str, str, str, str]:

@@ -137,8 +137,9 @@ def wait(
             )  # fmt: skip
     except KeyboardInterrupt:
         raise Cancelled(
-            f"canceled: {name} keeps running",
-            f"`switchyard wait {name}` waits again; `switchyard stop {name} --execute` stops it",
+            f"canceled: only the waiting has ended, {name} is not stopped",
+            f"`switchyard wait {name}` waits again; `switchyard status {name}` shows how it is; "
+            f"`switchyard stop {name} --execute` stops it",
         ) from None
     if as_json:
         print_json({"release": found.release, "ready": True, "records": found.position_records,

@@ -33,7 +33,7 @@ from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce
 from orchestration.sources.base import PerSecond, Record
 from pipelines.engine.expressions import MANY_RECORDS
-from pipelines.engine.jvm.jars import archiving, broker_archive, class_archive, pyspark_jars, scala_jar
+from pipelines.engine.jvm.jars import archiving, broker_archive, class_archive, jars_dir, pyspark_jars, scala_jar
 from pipelines.engine.spark_conf import session_conf
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.registry import Registry
@@ -124,22 +124,23 @@ def build(path: Path) -> None:
     # claimed while the broker runs, so that another set-up on this machine takes other ports
     with claim() as own:
         settings = Settings.apart(
-            work, bootstrap_servers=None, kafka={}, replication_factor=1, spark=_QUICK,
+            work, bootstrap_servers=None, kafka={}, driver_kafka={}, replication_factor=1, spark=_QUICK,
             broker_port=own.port, broker_heap_mb=512, driver_heap_mb=512,
             # the JVM writes the archive when it ends
             jvm_end_timeout_s=_DUMP_TIMEOUT_S,
         )  # fmt: skip
         # the broker writes an archive of its own, unless there is one
-        of_broker = broker_archive()
-        broker = EmbeddedBroker(settings, archive_to=None if of_broker.is_file() else work / of_broker.name)
+        of_broker, known = broker_archive(), _broker_up_to_date()
+        broker = EmbeddedBroker(settings, archive_to=None if known else work / of_broker.name)
         _clear(broker, work)
         try:
             _dump(settings, broker, work / path.name)
-            for written in (of_broker, path):
-                if (work / written.name).is_file():
-                    # a driver's files are for its user only, but other users may share the jars
-                    (work / written.name).chmod(0o644)
-                    os.replace(work / written.name, written)
+            for written in (path,) if known else (of_broker, path):
+                if not (work / written.name).is_file():
+                    raise SwitchyardError(f"Java wrote no {written.name}")
+                # a driver's files are for its user only, but other users may share the jars
+                (work / written.name).chmod(0o644)
+                os.replace(work / written.name, written)
         except BaseException:
             _keep_logs(work)
             raise
@@ -170,13 +171,11 @@ def _dump(settings: Settings, broker: EmbeddedBroker, dumped: Path) -> None:
     launcher = _Dumping(settings, dumped)
     # in reverse order; the broker is stopped even if the driver can't be ended
     with ExitStack() as ends:
-        ends.callback(broker.stop)
+        ends.callback(broker.stop, _DUMP_TIMEOUT_S)
         ends.callback(launcher.kill)
         broker.start(_BOOT_TIMEOUT_S)
         _work(settings, launcher)
         launcher.await_end()
-    if not dumped.is_file():
-        raise SwitchyardError("Java wrote no class archive")
 
 
 def _work(settings: Settings, launcher: LocalLauncher) -> None:
@@ -206,17 +205,24 @@ def _await_read(context: Context, records: int) -> None:
 
 def up_to_date() -> bool:
     """Whether there are archives for these jars, this pyspark and these Scala classes, of drivers and of the broker."""
-    return newer_than(class_archive(), scala_jar(), pyspark_jars()) and broker_archive().is_file()
+    return newer_than(class_archive(), scala_jar(), pyspark_jars()) and _broker_up_to_date()
+
+
+def _broker_up_to_date() -> bool:
+    # its jars are put in place as a whole; Java takes no archive of jars that were copied anew
+    return newer_than(broker_archive(), jars_dir() / "broker")
 
 
 def write() -> None:
     """Writes the archive. Raises SwitchyardError that says why, whatever fails: drivers also start without it."""
     path = class_archive()
     try:
-        # also those of earlier sources, or of an earlier pyspark, at the same place
-        for old in path.parent.glob(f"*-{path.stem.rpartition('-')[2]}.jsa"):
-            old.unlink()
         build(path)
+        # those of earlier sources, of an earlier pyspark at the same place, or of an earlier broker
+        place = path.stem.rpartition("-")[2]
+        for old in {*path.parent.glob(f"spark-classes-*-{place}.jsa"), *path.parent.glob("broker-classes-*.jsa")}:
+            if old not in (path, broker_archive()):
+                old.unlink()
     except Exception as error:
         reason = str(error) if isinstance(error, SwitchyardError) else f"{type(error).__name__}: {error}"
         logs = work_folder(path) / "logs"

@@ -50,6 +50,16 @@ def set_up(*, archive: bool = True, say: Callable[[str], None] = lambda _: None)
     # without the lock: whoever only reads the folder may not be able to take it
     if not _left(folder, archive):
         return _done(folder)
+    try:
+        return _set_up(folder, archive, say)
+    except SwitchyardError as error:
+        # the archive alone is missing, and only another user may write it
+        if _left(folder, archive=False):
+            raise
+        return _done(folder, trouble=error)
+
+
+def _set_up(folder: Path, archive: bool, say: Callable[[str], None]) -> Done:
     with _readable(), jars.one_at_a_time(folder):
         try:
             fetched = not jars.complete(folder)

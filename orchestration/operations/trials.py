@@ -46,7 +46,7 @@ def probe(
     is used. The trial's time does not run meanwhile. What it raises ends the trial. None: only checks that its suites are
     there. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
     """
-    answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check or _suites_of(code))
+    answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check or suites_of(code))
     facts: dict[str, Any] = answer["spec"]
     return facts
 
@@ -60,7 +60,7 @@ def try_rows(
     """
     code = freeze(code_dir or default_code_dir())
     answer = _answer(
-        settings, "pipelines.testing.attempt", code, app, given, check=_suites_of(code), text=json.dumps(batches)
+        settings, "pipelines.testing.attempt", code, app, given, check=suites_of(code), text=json.dumps(batches)
     )
     found: list[dict[str, Any]] = answer["batches"]
     return found
@@ -73,7 +73,7 @@ def require_suites(definition: Mapping[str, Any], code: FrozenCode) -> None:
         require_suite(suite, files)
 
 
-def _suites_of(code: FrozenCode) -> Check:
+def suites_of(code: FrozenCode) -> Check:
     """Checks no more than the suites: all that can be known without a broker."""
 
     def check(definition: Mapping[str, Any]) -> Known:

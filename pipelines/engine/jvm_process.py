@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
@@ -27,6 +28,9 @@ log = logging.getLogger("switchyard.driver")
 _LOCAL_IP = "SPARK_LOCAL_IP"
 # Spark's own command line names this module, and Java has no option to be silent about it
 _INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector"
+_LINE_BYTES = 65_536
+# how long its last lines may take to be shown
+_LAST_WORDS_S = 1.0
 # PySpark calls these by their last names only, and imports just their packages. Unless they are imported by name, each
 # call looks for them in one package after the other, in all of Spark's jars
 _OFTEN_CALLED = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
@@ -83,7 +87,8 @@ def without_warning() -> Iterator[int]:
 
     def forward() -> None:
         with open(come, "rb") as lines:
-            for line in lines:
+            # a line without an end must not fill the memory
+            for line in iter(lambda: lines.readline(_LINE_BYTES), b""):
                 left = b"" if line.rstrip() == _INCUBATOR else line
                 # a JVM must not wait for a reader, even if nobody reads ours any more
                 with suppress(OSError):
@@ -97,9 +102,16 @@ def without_warning() -> Iterator[int]:
     except BaseException:
         # what it said about why it did not start comes before the error
         os.close(go)
-        forwarding.join(1.0)
+        forwarding.join(_LAST_WORDS_S)
         raise
     os.close(go)
+    # what a JVM says while it ends; one that still runs ends with this process, and is not waited for
+    atexit.register(_await_last_words, forwarding)
+
+
+def _await_last_words(forwarding: threading.Thread) -> None:
+    if jvm_exit_code(0.0) is not None:
+        forwarding.join(_LAST_WORDS_S)
 
 
 def _start_jvm(conf: dict[str, str], environment: tuple[str, ...]) -> int:

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from pipelines.errors import SwitchyardError
 from pipelines.follow.control import FETCH_WAIT_MS, passing
 from pipelines.follow.moves import AFRESH
-from pipelines.kafka.client import consumer
+from pipelines.kafka.client import UNCOORDINATED, consumer, once_led
 from pipelines.kafka.failures import failure
 from pipelines.settings import Settings
 
@@ -51,11 +51,17 @@ class DataReader:
         self._consumer.close()
 
     def commit(self, offsets: Sequence[TopicPartition]) -> None:
-        """Commits all of `offsets` for the group at once. Raises as `failure` says: Unavailable during an outage."""
+        """Commits all of `offsets` for the group at once. Waits while the group's coordinator moves to another broker, as
+        long as a request may take. Raises as `failure` says: Unavailable during an outage.
+        """
         if not offsets:
             return
         try:
-            self._consumer.commit(offsets=list(offsets), asynchronous=False)
+            once_led(
+                lambda: self._consumer.commit(offsets=list(offsets), asynchronous=False),
+                self._settings.request_timeout_s,
+                until_not=UNCOORDINATED,
+            )
         except KafkaException as error:
             raise failure(self._settings, error.args[0], topic=offsets[0].topic, group=self._group) from error
 

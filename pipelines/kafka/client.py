@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -30,11 +30,14 @@ MAX_RECORD_BYTES = 1_048_588 - 61 - 79
 # how long the first request waits before we look at the client's errors: a refused login shows up only there, and the
 # client would retry it until the timeout
 _LOOK_S = 0.5
-# the partition's leader has just changed, or can't tell yet where the partition ends
+# the partition's leader has just changed, can't tell yet where the partition ends, or was dropped by the client, as it died
 MOVED = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH,
          KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError._DESTROY_BROKER)  # fmt: skip
 # no leader can be asked: a new client's metadata doesn't know it yet, or it has just changed
 UNLED = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, *MOVED)
+# a group's coordinator moves to another broker
+UNCOORDINATED = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
+                 KafkaError.NOT_COORDINATOR)  # fmt: skip
 # shortest wait for an answer, even after the deadline
 _PAUSE_S = 0.05
 
@@ -177,14 +180,14 @@ def answer_of(future: Future[Any], deadline: float) -> Any:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from error
 
 
-def once_led(ask: Callable[[], Answer], timeout_s: float) -> Answer:
-    """What `ask` returns. Asks again while no leader of the partition can be asked."""
+def once_led(ask: Callable[[], Answer], timeout_s: float, *, until_not: Sequence[int] = UNLED) -> Answer:
+    """What `ask` returns. Asks again while it fails with a code of `until_not`: no leader of the partition can be asked."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             return ask()
         except KafkaException as error:
-            if error.args[0].code() not in UNLED or time.monotonic() > deadline:
+            if error.args[0].code() not in until_not or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
 

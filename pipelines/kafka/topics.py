@@ -49,7 +49,8 @@ def in_sync(replication_factor: int) -> dict[str, str]:
     """How many replicas must have a record before it counts as written, as a topic's setting: more than half.
 
     Kafka's default is one. If that one dies before others have the record, it is lost, though a commit said that it is
-    safe. Of two replicas both would be more than half, and each restart of a broker would stop all writing: so none.
+    safe. With two replicas, more than half would be both, and each restart of a broker would stop all writing. So with fewer
+    than three it is left to the cluster.
     """
     return {"min.insync.replicas": str(replication_factor // 2 + 1)} if replication_factor > 2 else {}
 

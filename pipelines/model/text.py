@@ -47,6 +47,11 @@ def _named(char: str) -> str:
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things in words, such as "1 late row" or "2,000 late rows"."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """`value` as JSON in ASCII, by JSON's own rules. What JSON doesn't know, such as a path, becomes text."""
     # the only control character that JSON leaves as it is

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.engine.code import load
-from pipelines.engine.probe import definition_of, run_on_nothing, values_of
+from pipelines.engine.probe import run_on_nothing, values_of
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.session import send_code
 from pipelines.errors import BadUsage, SwitchyardError
@@ -108,10 +108,10 @@ def _shown(batch: Batch) -> dict[str, Any]:
 def _run(
     path: Path, digest: str, name: str, given: Mapping[str, Any], ask: Callable[[Mapping[str, Any]], Any], folder: str
 ) -> list[dict[str, Any]]:
-    """What the app makes of each batch that `ask` returns. `ask` gets the app's definition."""
+    """What the app makes of each batch that `ask` returns. `ask` gets the app's suites: what else it says may need Spark."""
     app, _ = load(path, digest, name, of=name, where=folder)
     known = values_of(app, given)
-    batches: list[list[Any]] = ask(definition_of(app))
+    batches: list[list[Any]] = ask({"suites": app.suites})
     with session() as spark:
         # what a function hands to Python workers is imported there by name
         send_code(spark, path, digest, name)

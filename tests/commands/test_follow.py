@@ -17,7 +17,9 @@ import typer
 from typer.testing import CliRunner
 
 from orchestration.commands import follow
-from pipelines.errors import BadUsage
+from pipelines.errors import BadUsage, Unavailable
+from pipelines.follow import LiveConsumer
+from pipelines.follow.moves import FollowerPosition
 from pipelines.settings import Settings, get_settings
 from tests.follow.cluster import Cluster
 
@@ -141,3 +143,23 @@ def test_killed_again_and_again_it_keeps_every_record_once(cluster: Cluster, tmp
         process.kill()
         process.wait()
     assert sorted(map(int, kept())) == list(range(expected))
+
+
+def test_it_goes_on_when_a_commit_fails_for_now(
+    cluster: Cluster, app: typer.Typer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    v1 = cluster.first()
+    v1.batch([(0, "a", "1"), (0, "b", "2")])
+    commit, failed = LiveConsumer.commit, list[int]()
+
+    def fails_first(self: LiveConsumer, position: FollowerPosition | None = None) -> None:
+        if not failed:
+            failed.append(1)
+            raise Unavailable("Kafka refuses for now")
+        commit(self, position)
+
+    monkeypatch.setattr(LiveConsumer, "commit", fails_first)
+    monkeypatch.setattr(follow, "_COMMIT_S", 0.0)
+    command = ["follow", cluster.alias, "--group", f"{cluster.alias}-cli", "--max-records", "2"]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0 and failed and len(done.stdout.splitlines()) == 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from orchestration.local import server_config
 from orchestration.local.jars import broker_jars
@@ -32,6 +33,9 @@ _OF_THREE = {
     "transaction.state.log.min.isr": 2,
     "share.coordinator.state.topic.replication.factor": COUNT,
     "share.coordinator.state.topic.min.isr": 2,
+    # Kafka's defaults
+    "broker.session.timeout.ms": 9000,
+    "broker.heartbeat.interval.ms": 2000,
     # a follower that is dead leaves the set of in-sync replicas after 30 s by default
     "replica.lag.time.max.ms": 3000,
 }
@@ -85,6 +89,11 @@ class Brokers:
 
         until("replicas are not in sync", in_sync, _START_S, poll_s=0.5)
 
+    def needed_in_sync(self, settings: Settings, topics: Sequence[str]) -> list[str | None]:
+        """`min.insync.replicas` of topics, as the cluster has it."""
+        asked = admin(settings).describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics])
+        return [future.result(30)["min.insync.replicas"].value for future in asked.values()]
+
     def leader_of(self, settings: Settings, topic: str, partition: int) -> int:
         """The broker that leads a partition."""
         leader = admin(settings).list_topics(topic, timeout=10).topics[topic].partitions[partition].leader
@@ -111,6 +120,13 @@ class Brokers:
         return [find_java().path, *options, *mapping(broker_archive()), "-cp", ":".join(map(str, broker_jars()))]
 
 
+def _registered(client: AdminClient) -> Mapping[int, object]:
+    try:
+        return client.list_topics(timeout=1).brokers
+    except KafkaException:
+        return {}
+
+
 @contextmanager
 def three_brokers(folder: Path) -> Iterator[Brokers]:
     """Three brokers that are up; they end with the block."""
@@ -118,6 +134,8 @@ def three_brokers(folder: Path) -> Iterator[Brokers]:
     try:
         for node in brokers.nodes:
             brokers.start(node)
+        client = admin(Settings(bootstrap_servers=brokers.bootstrap))
+        until("a broker is missing", lambda: len(_registered(client)) == COUNT, _START_S)
         yield brokers
     finally:
         brokers.stop()

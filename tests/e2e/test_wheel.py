@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ class Installed:
 
     def copy_jars(self) -> Path:
         """The jars that were fetched, but nothing that was made of them. Returns their folder."""
-        folder = self.cache / "switchyard" / "jars"
+        folder = self.cache / "switchyard" / version("switchyard") / "jars"
         for name in ("spark", "broker", "peers"):
             shutil.copytree(jars_dir() / name, folder / name)
         return folder

@@ -79,7 +79,7 @@ class Fakes:
         with pytest.raises(SwitchyardError, match="no 2 ports in a row are free"):
             claim(2, range(port, ports(port)[-1] + 1))
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = 30.0) -> None:
         self.did.append("stopped")
         if self.archive_to is not None and self.archive_to.parent.is_dir():
             self.archive_to.write_bytes(b"of the broker")
@@ -126,7 +126,8 @@ def test_whatever_fails_is_said_and_leaves_its_logs(archive: Path, fakes: Fakes,
     assert error.fix.startswith(f"its logs: {logs}; `switchyard jars` tries again")
     assert (logs / "broker.log").read_text() == "said by the broker"
     assert "raise self.fails" in (logs / "set-up.log").read_text()
-    assert not archive.exists(), "one that is out of date must not stay"
+    # Java ignores one that is out of date
+    assert archive.read_bytes() == b"old" and not class_archive.up_to_date()
     left = {str(path.relative_to(logs.parent)) for path in logs.parent.rglob("*") if path.is_file()}
     assert left == {"logs/broker.log", "logs/set-up.log", "broker/server.properties"}, "the rest is not worth its room"
     assert fakes.did == ["stopped", "started", "killed", "stopped"]
@@ -161,6 +162,24 @@ def test_both_are_written_if_that_of_the_broker_is_missing(archive: Path, fakes:
     assert not class_archive.up_to_date()
     class_archive.write()
     assert (archive.read_bytes(), broker_archive().read_bytes()) == (b"new", b"of the broker")
+
+
+def test_a_broker_that_writes_none_is_told_of(archive: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fakes, "stop", lambda timeout_s=30.0: None)
+    with pytest.raises(SwitchyardError, match=f"Java wrote no {broker_archive().name}"):
+        class_archive.write()
+    assert not class_archive.up_to_date()
+
+
+def test_that_of_earlier_jars_of_the_broker_is_made_anew(archive: Path, fakes: Fakes) -> None:
+    class_archive.write()
+    earlier = archive.with_name("broker-classes-0.jsa")
+    earlier.touch()
+    broker_archive().write_bytes(b"old")
+    os.utime(broker_archive(), (0, 0))
+    assert not class_archive.up_to_date()
+    class_archive.write()
+    assert broker_archive().read_bytes() == b"of the broker" and class_archive.up_to_date() and not earlier.exists()
 
 
 def test_that_of_the_broker_is_kept(archive: Path, fakes: Fakes) -> None:
@@ -206,5 +225,6 @@ def test_the_broker_maps_its_archive_where_others_can_share_it(broker: Settings)
 
 @pytest.mark.spark
 def test_a_session_maps_its_archive_where_others_can_share_it(spark: SparkSession) -> None:
+    assert spark._jvm is not None
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()
     assert WRITTEN_FOR <= mapped_at(pid, pipelines.engine.jvm.jars.class_archive()) < WRITTEN_FOR + GIB

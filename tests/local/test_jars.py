@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -98,12 +99,12 @@ def test_a_checkout_keeps_its_own_jars(package: Path) -> None:
 
 def test_the_jars_of_an_installed_package_are_the_user_s(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = package.parent / "home"
-    assert jars_dir(package) == home / ".cache" / "switchyard" / "jars"
+    assert jars_dir(package) == home / ".cache" / "switchyard" / version("switchyard") / "jars"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "own"))
-    assert jars_dir(package) == home / "own" / "switchyard" / "jars"
+    assert jars_dir(package) == home / "own" / "switchyard" / version("switchyard") / "jars"
     # as the specification says
     monkeypatch.setenv("XDG_CACHE_HOME", "own")
-    assert jars_dir(package) == home / ".cache" / "switchyard" / "jars"
+    assert jars_dir(package) == home / ".cache" / "switchyard" / version("switchyard") / "jars"
     monkeypatch.setenv("SWITCHYARD_JARS_DIR", str(home / "jars"))
     assert jars_dir(package) == home / "jars"
 

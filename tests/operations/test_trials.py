@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import pipelines.apps
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.trials import probe, try_rows
 from pipelines.engine.code import freeze
@@ -142,3 +143,17 @@ def test_show_try_and_stage_refuse_a_definition_in_the_same_words_before_spark_s
         told.append((error.value.what, error.value.fix))
     assert told[0][0] == said
     assert told[1:] == told[:1] * 2
+
+
+@pytest.mark.slow
+def test_try_needs_no_spark_to_learn_the_suites_of_an_app_that_reads_another_s_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    folder = tmp_path / "code"
+    folder.mkdir()
+    source = (Path(pipelines.apps.__path__[0]) / "top_stocks.py").read_text()
+    assert 'suite="top_stocks"' in source
+    (folder / "top_stocks.py").write_text(source.replace('suite="top_stocks"', 'suite="nowhere"'))
+    with pytest.raises(BadUsage, match="there is no suite 'nowhere'"):
+        try_rows(Settings(state_dir=tmp_path / "state"), "top-stocks", folder, {}, [[{"value": "a"}]])

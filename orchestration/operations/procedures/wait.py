@@ -15,6 +15,7 @@ from pipelines.kafka.progress import ProgressLost
 from pipelines.model.entries import Entry, ReadyRecorded, StateSet
 from pipelines.model.progress import Heartbeat
 from pipelines.model.registry import RegistryState, Release
+from pipelines.model.text import counted
 
 
 def _measured_rate(release: Release) -> float | None:
@@ -42,12 +43,12 @@ class Hydration:
 
     @property
     def left_out(self) -> str | None:
-        """What of its input no result has, in words, with the command that shows more; None: nothing."""
-        late = f"dropped {self.late_dropped:,} late rows" if self.late_dropped else ""
-        dead = f"wrote {self.dead_lettered:,} dead letters" if self.dead_lettered else ""
+        """Input that is in no result, in words, with the command that shows more; None: there is none."""
+        late = f"dropped {counted(self.late_dropped, 'late row')}" if self.late_dropped else ""
+        dead = f"wrote {counted(self.dead_lettered, 'dead letter')}" if self.dead_lettered else ""
         if not late and not dead:
             return None
-        shows = f"`switchyard dead-letters {self.release}` shows these" if dead else ""
+        shows = f"`switchyard dead-letters {self.release}` shows the dead letters" if dead else ""
         shows = shows or f"`switchyard status {self.release}` shows how many there are by now"
         return f"{self.release} {' and '.join(filter(None, (late, dead)))}; {shows}"
 

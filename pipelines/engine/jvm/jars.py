@@ -25,14 +25,16 @@ def in_checkout(root: Path = PROJECT_ROOT) -> bool:
 
 def jars_dir(root: Path = PROJECT_ROOT) -> Path:
     """The folder that holds a folder per set of jars: `SWITCHYARD_JARS_DIR`; otherwise the checkout's own, or that of the
-    user, as an installed package may not be writable. `root`: as `in_checkout`.
+    user, as an installed package may not be writable. Versions may need other jars. `root`: as `in_checkout`.
 
     Raises SwitchyardError if the user has no home folder.
     """
     given = os.environ.get("SWITCHYARD_JARS_DIR")
     if given:
         return Path(given).absolute()
-    return root / ".switchyard" / "jars" if in_checkout(root) else _cache() / "switchyard" / "jars"
+    return (
+        root / ".switchyard" / "jars" if in_checkout(root) else _cache() / "switchyard" / version("switchyard") / "jars"
+    )
 
 
 def _cache() -> Path:

@@ -98,7 +98,7 @@ def test_a_plan_says_what_becomes_of_the_state(output: Any, state: str) -> None:
 def test_a_plan_says_that_a_release_without_a_batch_has_no_state(state: Any) -> None:
     choice = Choice(state=state, output="keep", move="back", table=True, stateful=False)
     nothing, some = (Cost(state_bytes=size, result_records=0, result_bytes=0) for size in (0, 5))
-    assert cost_facts(nothing, choice, fresh=True)["app state"] == "none, because no batch has run"
+    assert cost_facts(nothing, choice, fresh=True)["app state"] == "none: this generation has not run a batch"
     # one that has run, and one whose progress topic is gone
     assert "archived" in cost_facts(nothing, choice)["app state"]
     assert "archived" in cost_facts(some, choice, fresh=True)["app state"]

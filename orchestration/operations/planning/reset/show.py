@@ -17,7 +17,7 @@ from pipelines.model.reset import Choice, Partitions, Target, objections
 
 
 def cost_facts(cost: Cost, choice: Choice, *, fresh: bool = False) -> dict[str, str]:
-    """What becomes of the state and the result. `fresh`: the release has never run a batch."""
+    """What becomes of the state and the result. `fresh`: the present generation has not run a batch."""
     state = {"clear": "archived", "keep": "kept, and archived as it is now"}[choice.state]
     if choice.output == "truncate":
         state = "deleted, with its result"
@@ -30,7 +30,7 @@ def cost_facts(cost: Cost, choice: Choice, *, fresh: bool = False) -> dict[str, 
     # without its progress topic, a release may seem never to have run, though it has a state
     none = fresh and cost.state_bytes == 0
     return {
-        "app state": "none, because no batch has run" if none else f"{cost.state}: {state}",
+        "app state": "none: this generation has not run a batch" if none else f"{cost.state}: {state}",
         "result": f"{cost.result}: {result}",
     }
 
