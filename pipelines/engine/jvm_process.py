@@ -80,10 +80,12 @@ def need_jvm(settings: Settings, conf: dict[str, str]) -> None:
 
 @contextmanager
 def without_warning() -> Iterator[int]:
-    """A file descriptor for the standard error of a JVM. What comes there goes to that of this process, except for the
-    warning of `_INCUBATOR`.
+    """A file descriptor for the standard error of a JVM. Its lines go to what is now this process's standard error, except
+    for the warning of `_INCUBATOR`.
     """
     come, go = os.pipe()
+    # as a JVM would inherit it
+    own = os.dup(2)
 
     def forward() -> None:
         with open(come, "rb") as lines:
@@ -93,7 +95,8 @@ def without_warning() -> Iterator[int]:
                 # a JVM must not wait for a reader, even if nobody reads ours any more
                 with suppress(OSError):
                     while left:
-                        left = left[os.write(2, left) :]
+                        left = left[os.write(own, left) :]
+        os.close(own)
 
     forwarding = threading.Thread(target=forward, name="errors of the JVM", daemon=True)
     forwarding.start()

@@ -91,7 +91,9 @@ class Brokers:
 
     def needed_in_sync(self, settings: Settings, topics: Sequence[str]) -> list[str | None]:
         """`min.insync.replicas` of topics, as the cluster has it."""
-        asked = admin(settings).describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics])
+        # kept: with its client, an answer is lost
+        client = admin(settings)
+        asked = client.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics])
         return [future.result(30)["min.insync.replicas"].value for future in asked.values()]
 
     def leader_of(self, settings: Settings, topic: str, partition: int) -> int:

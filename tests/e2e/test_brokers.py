@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from demo.ledger import check_log, check_result
+from demo.ledger import Ledger, check_log, check_result
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.procedures.diff import diff
@@ -28,7 +28,7 @@ from pipelines.settings import Settings
 from tests.e2e.brokers import Brokers, three_brokers
 from tests.e2e.cluster import LARGE, Cluster, Follower
 from tests.e2e.harness import code_without_suite, open_transactions, uncommitted
-from tests.shared.waiting import Deadline
+from tests.shared.waiting import Deadline, until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,46 +107,61 @@ def test_nothing_is_lost_or_doubled_though_brokers_are_killed(
     assert set(brokers.needed_in_sync(cluster.settings, own)) == {"2"}
     names = [f"{app}.v{version}" for app in APPS for version in (1, 2)]
     killer = Killer(brokers, cluster)
-    with (
-        cluster.producing("stock-stats", RATE, PER_SECOND),
-        cluster.producing("large-orders", RATE, PER_SECOND),
-        followers[0],
-        followers[1],
-    ):
-        for turn in range(KILLS):
-            brokers.await_in_sync(cluster.settings)
-            before = {name: _batch(cluster.settings, name) for name in names}
-            at = time.monotonic()
-            node = killer.kill(names)
-            # two of three go on, without the third
-            cluster.until(
-                "a release commits nothing more",
-                lambda before=before: all(_batch(cluster.settings, name) > batch + 1 for name, batch in before.items()),
-                timeout_s=RECOVERY_S,
-            )
-            print(f"kill {turn + 1}: broker {node}, all releases commit again after {time.monotonic() - at:.1f} s")
-            if turn == KILLS // 2:
-                for name in names:
-                    wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
-                for app in APPS:
-                    diff(cluster.context(), f"{app}.v2")
-                    cluster.run(plan_promote(cluster.context(), app, version=2))
-            if turn == KILLS - 1:
-                for name in names:
-                    wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
-                for app in APPS:
-                    cluster.run(plan_rollback(cluster.context(), app))
-            brokers.start(node)
-    for name in names:
-        cluster.settle(name, APPS[name.partition(".")[0]])
-    print(f"{KILLS} kills, {killer.in_transaction} with an open transaction")
-    for name in names:
-        ledger = check_result(name.partition(".")[0], cluster.settings.bootstrap, result_topic(name, 1))
-        assert ledger.clean and ledger.records > 0, f"{name}: {ledger.as_json()}"
-    for app, follower in zip(APPS, followers, strict=True):
-        ledger = check_log(app, cluster.settings.bootstrap, follower.log)
-        assert ledger.clean and ledger.records > 0, f"follower of {app}: {ledger.as_json()}"
+    with followers[0], followers[1]:
+        with (
+            cluster.producing("stock-stats", RATE, PER_SECOND),
+            cluster.producing("large-orders", RATE, PER_SECOND),
+        ):
+            for turn in range(KILLS):
+                _lose_a_broker(killer, names, turn)
+        for name in names:
+            cluster.settle(name, APPS[name.partition(".")[0]])
+        print(f"{KILLS} kills, {killer.in_transaction} with an open transaction")
+        for name in names:
+            ledger = check_result(name.partition(".")[0], cluster.settings.bootstrap, result_topic(name, 1))
+            assert ledger.clean and ledger.records > 0, f"{name}: {ledger.as_json()}"
+        for app, follower in zip(APPS, followers, strict=True):
+            _await_all(cluster, app, follower)
     assert killer.in_transaction > 0
+
+
+def _lose_a_broker(killer: Killer, names: list[str], turn: int) -> None:
+    """Kills a broker, and starts it again once all releases have committed without it; now and then consumers move then."""
+    brokers, cluster = killer.brokers, killer.cluster
+    brokers.await_in_sync(cluster.settings)
+    before = {name: _batch(cluster.settings, name) for name in names}
+    at = time.monotonic()
+    node = killer.kill(names)
+    cluster.until(
+        "a release commits nothing more",
+        lambda: all(_batch(cluster.settings, name) > batch + 1 for name, batch in before.items()),
+        timeout_s=RECOVERY_S,
+    )
+    print(f"kill {turn + 1}: broker {node}, all releases commit again after {time.monotonic() - at:.1f} s")
+    if turn in (KILLS // 2, KILLS - 1):
+        for name in names:
+            wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
+    for app in APPS:
+        if turn == KILLS // 2:
+            diff(cluster.context(), f"{app}.v2")
+            cluster.run(plan_promote(cluster.context(), app, version=2))
+        elif turn == KILLS - 1:
+            cluster.run(plan_rollback(cluster.context(), app))
+    brokers.start(node)
+
+
+def _await_all(cluster: Cluster, app: str, follower: Follower) -> None:
+    """Waits until a follower has got all results, each once."""
+    judged: list[Ledger] = []
+
+    def clean() -> bool:
+        judged[:] = [check_log(app, cluster.settings.bootstrap, follower.log)]
+        return judged[0].clean and judged[0].records > 0
+
+    try:
+        until(f"the follower of {app} has not got all results", clean, 60, poll_s=1.0)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {judged[0].as_json()}") from None
 
 
 def _batch(settings: Settings, name: str) -> int:
