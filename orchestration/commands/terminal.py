@@ -87,7 +87,8 @@ def print_facts(facts: Mapping[str, str | None]) -> None:
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
-    table.add_column()
+    # a long path continues on the next line
+    table.add_column(overflow="fold")
     for name, value in facts.items():
         if value is not None:
             table.add_row(_text(name), _text(value))

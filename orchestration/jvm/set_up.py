@@ -105,7 +105,7 @@ def _done(
         fetched=fetched,
         compiled=compiled,
         archived=archived,
-        archive=path if path.is_file() else None,
+        archive=path if class_archive.up_to_date() else None,
         trouble=trouble,
     )
 

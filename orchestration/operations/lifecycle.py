@@ -81,8 +81,8 @@ def after_failure(release: Release) -> str:
     """What to do about a release that has failed."""
     return (
         f"`switchyard bisect {release.name}` tells whether a record makes a batch fail, and which one: skip it, or fix the "
-        f"app and `switchyard reprocess {release.spec.app} [--from FOLDER]`. If no record does, "
-        f"`switchyard start {release.name} --execute` tries again"
+        f"app and `switchyard reprocess {release.spec.app} [--from FOLDER] --execute`. If no record does, "
+        f"`switchyard start {release.name} --execute` starts it again"
     )
 
 

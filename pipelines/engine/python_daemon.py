@@ -29,7 +29,10 @@ def install_quiet_end() -> None:
     def quiet(sock: socket, authenticated: bool) -> int:
         try:
             return int(worker(sock, authenticated))
-        except (EOFError, ConnectionError):
+        except (EOFError, ConnectionError) as error:
+            # it may have ended while it told Spark of another error, which nobody else shows
+            if error.__context__ is not None:
+                raise
             return 1
 
     daemon.worker = quiet

@@ -10,8 +10,8 @@ Then reads batches of records from standard input, a JSON array of arrays. A rec
 `input` may be left out if the app has one input; `key`, `value`, `time` and `partition` mean what they mean in
 `AppTest.send`. `{"watermark": TIME}` moves the watermark instead.
 
-At last prints one JSON object on standard output: `{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, and
-`results`, the name of each row's result, if the app has several; in the first batch `malformed`, which records of
+Finally, it prints one JSON object on standard output:
+`{"batches": [{"rows", "sources", "late", "dead_letters", "watermark"}]}`, and `results`, the name of each row's result, if the app has several; in the first batch `malformed`, which records of
 static tables can't be read, by table; or
 `{"error": {"what", "fix", "exit_code"}}`.
 """
@@ -130,7 +130,7 @@ def main(arguments: list[str]) -> None:
 
     def ask(definition: Mapping[str, Any]) -> Any:
         print(json.dumps({"definition": definition}), file=answers, flush=True)
-        # only that it is there counts: nothing more can be known without a broker
+        # the answer itself does not matter: nothing more can be known without a broker
         sys.stdin.readline()
         return json.load(sys.stdin)
 

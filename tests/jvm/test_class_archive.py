@@ -213,7 +213,9 @@ def test_the_installation_has_its_archives() -> None:
 def mapped_at(pid: int, archive: Path) -> int:
     """The lowest address at which a process maps the file."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return min(int(line.partition("-")[0], 16) for line in lines if line.endswith(f"/{archive.name}"))
+    found = [int(line.partition("-")[0], 16) for line in lines if line.endswith(f"/{archive.name}")]
+    assert found, "not mapped. If it was written for another Java, delete it and run `switchyard jars`"
+    return min(found)
 
 
 @pytest.mark.broker
