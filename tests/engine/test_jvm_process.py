@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 
@@ -57,3 +58,18 @@ def test_a_jvm_goes_on_though_nobody_reads_what_it_says() -> None:
         os.dup2(kept, 2)
         for each in (kept, write):
             os.close(each)
+
+
+def test_the_last_lines_of_a_jvm_that_has_ended_are_shown() -> None:
+    """Expected: all of them, though this process ends as soon as the JVM has."""
+    code = """
+import subprocess
+import sys
+from pipelines.engine import jvm_process
+with jvm_process.without_warning() as errors:
+    jvm = subprocess.Popen(["sh", "-c", "seq 9000 >&2"], stderr=errors)
+jvm_process._jvm = lambda: jvm
+jvm.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert done.stderr.splitlines()[-1] == "9000"
