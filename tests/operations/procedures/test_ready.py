@@ -202,6 +202,6 @@ def test_a_release_that_failed_is_answered_with_what_finds_the_record(monkeypatc
     # first what finds out why, then what to do about it
     assert error.value.fix.startswith("`switchyard bisect a.v1`")
     assert (
-        "`switchyard reprocess a [--from FOLDER]`" in error.value.fix
+        "`switchyard reprocess a [--from FOLDER] --execute`" in error.value.fix
         and "`switchyard start a.v1 --execute`" in error.value.fix
     )
