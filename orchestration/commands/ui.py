@@ -24,7 +24,7 @@ def ui(
     ] = False,
     spark_runs: Annotated[
         int | None,
-        typer.Option(min=1, help="How many runs may have a Spark session at once; default: what the memory holds."),
+        typer.Option(min=0, help="How many runs may have a Spark session at once; default: what the memory holds."),
     ] = None,
     home: Annotated[
         Path | None,
