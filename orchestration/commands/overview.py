@@ -175,8 +175,6 @@ def dead_letters(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, one per dead letter.")] = False,
 ) -> None:
     """Show the newest dead letters of a release: records that are malformed, and rows that are too large to write."""
-    from dataclasses import asdict
-
     from orchestration.operations.context import open_context
     from orchestration.operations.looking import dead_letters as looking
 

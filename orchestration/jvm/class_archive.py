@@ -1,4 +1,4 @@
-"""Writes the archive that lets a driver's JVM map Spark's classes instead of loading them.
+"""Writes the archives that let the JVMs of drivers and of the broker map their classes instead of loading them.
 
 Class data sharing (JEP 350): a JVM that has done a driver's work dumps the classes that it loaded. A real driver on a
 broker of its own makes the archive, so it holds what drivers need. A driver also works without the archive, but starts
@@ -214,7 +214,7 @@ def _broker_up_to_date() -> bool:
 
 
 def write() -> None:
-    """Writes the archive. Raises SwitchyardError that says why, whatever fails: drivers also start without it."""
+    """Writes the archives. Raises SwitchyardError that says why, whatever fails: drivers also start without it."""
     path = class_archive()
     try:
         build(path)

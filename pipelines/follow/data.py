@@ -60,7 +60,7 @@ class DataReader:
             once_led(
                 lambda: self._consumer.commit(offsets=list(offsets), asynchronous=False),
                 self._settings.request_timeout_s,
-                until_not=UNCOORDINATED,
+                passing=UNCOORDINATED,
             )
         except KafkaException as error:
             raise failure(self._settings, error.args[0], topic=offsets[0].topic, group=self._group) from error

@@ -180,14 +180,14 @@ def answer_of(future: Future[Any], deadline: float) -> Any:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from error
 
 
-def once_led(ask: Callable[[], Answer], timeout_s: float, *, until_not: Sequence[int] = UNLED) -> Answer:
-    """What `ask` returns. Asks again while it fails with a code of `until_not`: no leader of the partition can be asked."""
+def once_led(ask: Callable[[], Answer], timeout_s: float, *, passing: Sequence[int] = UNLED) -> Answer:
+    """What `ask` returns. Asks again while it fails with a code of `passing`: by default, while no leader can be asked."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             return ask()
         except KafkaException as error:
-            if error.args[0].code() not in until_not or time.monotonic() > deadline:
+            if error.args[0].code() not in passing or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
 

@@ -126,7 +126,7 @@ def test_nothing_is_lost_or_doubled_though_brokers_are_killed(
 
 
 def _lose_a_broker(killer: Killer, names: list[str], turn: int) -> None:
-    """Kills a broker, and starts it again once all releases have committed without it; now and then consumers move then."""
+    """Kills a broker, and starts it again once all releases have committed without it. In two turns, consumers move meanwhile."""
     brokers, cluster = killer.brokers, killer.cluster
     brokers.await_in_sync(cluster.settings)
     before = {name: _batch(cluster.settings, name) for name in names}
