@@ -64,7 +64,7 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
     over: that one does nothing more. If it may live, this listens for 5 s first.
     """
     mine = this_process(context.settings)
-    _listen(context, plan.id, mine)
+    heard = _listen(context, plan.id, mine)
     carried = Carried(id=plan.id, holder=mine)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
@@ -85,7 +85,8 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
                 raise Refused(f"{plan.id} is already over: {_how_it_ended(known.closed)}", fix=plan.again)
             if known.carrier == mine:
                 return entries
-            at_it = carrier_of(context, known)
+            # a sign that was young enough a moment ago still counts: nobody has listened since
+            at_it = carrier_of(context, known) or heard
             if at_it is not None:
                 raise Refused(
                     f"{at_it} is carrying out {plan.id}",
@@ -105,8 +106,10 @@ def begin(context: Context, plan: Plan, also: Sequence[Entry] = ()) -> RegistryS
     return context.registry.step(decide, op=plan.id, reason=plan.reason)
 
 
-def _listen(context: Context, plan_id: str, mine: Holder) -> None:
-    """Waits for a sign of life, for some seconds, if another process may carry out the operation and is silent."""
+def _listen(context: Context, plan_id: str, mine: Holder) -> str | None:
+    """Waits for a sign of life, for some seconds, if another process may carry out the operation and is silent. Says who
+    gave one, as `carried_by`.
+    """
     known = context.registry.state().operations.get(plan_id)
     if (
         known is None
@@ -114,10 +117,11 @@ def _listen(context: Context, plan_id: str, mine: Holder) -> None:
         or known.carrier in (None, mine)
         or is_alive(known.carrier) is not None
     ):
-        return
+        return None
     deadline = context.monotonic() + _SURE_S
-    while carrier_of(context, known) is None and context.monotonic() < deadline:
+    while (heard := carrier_of(context, known)) is None and context.monotonic() < deadline:
         context.sleep(_LISTEN_S)
+    return heard
 
 
 def carrier_of(context: Reading, operation: Operation) -> str | None:

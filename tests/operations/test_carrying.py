@@ -225,6 +225,26 @@ def test_of_two_hosts_that_resume_an_operation_one_carries_it_out(monkeypatch: p
     assert hosts.log.state().operations[PLAN.id].closed is not None
 
 
+def test_a_sign_that_gets_too_old_while_a_host_resumes_does_not_spare_it_the_listening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts = Hosts(monkeypatch)
+    assert hosts.resumes("a")
+    step = hosts.log.step
+
+    def slow_step(*given: Any, **also: Any) -> RegistryState:
+        hosts.now_ms += 20
+        return step(*given, **also)
+
+    monkeypatch.setattr(hosts.log, "step", slow_step)
+    hosts.gives_a_sign("a")
+    silent_ms = hosts.now_ms
+    hosts.now_ms += 14_990
+    assert not hosts.resumes("b")
+    assert hosts.resumes("b")
+    assert hosts.now_ms - silent_ms >= 20_000
+
+
 def test_a_host_whose_clock_is_wrong_ends_no_operation_early(monkeypatch: pytest.MonkeyPatch) -> None:
     log = under_way()
     log.entries[-1] = Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=60_000)

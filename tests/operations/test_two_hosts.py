@@ -90,7 +90,7 @@ def test_a_host_whose_clock_is_wrong_takes_over_only_what_is_dead(
     # the driver is dead, which that host can't see: it waits for silence
     silent = time.monotonic()
     until("a dead driver holds its release", lambda: there.asked("holder", world.release) is None, timeout_s=30)
-    assert LEASE_S - 1 < time.monotonic() - silent < LEASE_S + 5
+    assert time.monotonic() - silent > LEASE_S - 1
     assert there.asked("take", world.release) == world.token + 1
 
 
@@ -106,5 +106,5 @@ def test_one_of_two_hosts_resumes_until_it_is_dead(world: World, hosts: ExitStac
     dead = time.monotonic()
     until("a dead operator holds its operation", lambda: behind.asked("resume", world.operation) is None, timeout_s=30)
     # it has listened for 5 s, too
-    assert LEASE_S + 4 < time.monotonic() - dead < LEASE_S + 10
+    assert time.monotonic() - dead > LEASE_S + 4
     assert not world.ended()
