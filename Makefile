@@ -134,7 +134,7 @@ $(CLASSES): $(SCALA) $(PYSPARK) $(if $(wildcard $(JARS)/broker-classes-*.jsa),,F
 	@$(BIN)/switchyard jars || true
 
 ##@ To work on it
-.PHONY: lint typecheck types test-types test-fast test-ui test-long test-cluster docs runbook bench wheel lock clean distclean
+.PHONY: lint typecheck types test-types test-fast test-ui chromium test-long test-cluster docs runbook bench wheel lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -150,10 +150,12 @@ test-types: setup
 test-fast: setup ## for each save: the tests that need neither broker nor Spark, without the slow ones
 	@$(BIN)/pytest $(TESTS) -m "not (broker or spark or e2e or ui or long or cluster or slow)" $(PYTEST)
 
-test-ui: setup ## the tests that look at the UI with a browser (chromium)
+test-ui: setup chromium ## the tests that look at the UI with a browser (chromium)
+	@$(BIN)/pytest -m ui $(PYTEST)
+
+chromium:
 	@command -v chromium >/dev/null || { echo "error: no chromium on the path" >&2; \
 	  echo "  install it (Debian: apt-get install chromium)" >&2; exit 1; }
-	@$(BIN)/pytest -m ui $(PYTEST)
 
 test-long: setup ## the life of each app, the demo, a running Dagster, the commands of docs/runbook.md and docs/tutorial.md, Kafka Streams, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)

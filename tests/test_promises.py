@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -83,8 +83,8 @@ def _marks(node: ast.expr, values: Mapping[str, ast.expr]) -> set[str]:
     return set()
 
 
-def is_run(marks: frozenset[str]) -> bool:
-    return not marks & NEVER and any(each.evaluate(lambda name, /, **_: name in marks) for each in SELECTIONS)
+def is_run(marks: frozenset[str], selected: Sequence[Expression] = SELECTIONS) -> bool:
+    return not marks & NEVER and any(each.evaluate(lambda name, /, **_: name in marks) for each in selected)
 
 
 def promises(text: str) -> dict[str, str]:
@@ -130,7 +130,7 @@ def test_each_promise_names_a_test() -> None:
 
 def test_the_page_is_read() -> None:
     assert NOT_PROMISED and len(TESTS) > 100 and len(promises(PROMISES)) > 60
-    assert TARGETS == ["test", "test-long", "test-cluster"] and len(SELECTIONS) == len(TARGETS)
+    assert TARGETS == ["test", "test-ui", "test-long", "test-cluster"] and len(SELECTIONS) == len(TARGETS)
 
 
 def test_what_is_not_run_is_seen() -> None:
@@ -176,14 +176,15 @@ def helper(): ...
         "test_of_parameters": {"broker", "parametrize"},
         "TestStory::test_told": {"broker", "long", "timeout"},
     }
-    assert {name for name, marks in found.items() if not is_run(marks)} == {"test_with_a_browser", "test_skipped"}
+    assert {name for name, marks in found.items() if not is_run(marks)} == {"test_skipped"}
+    no_browser = selections('test: setup\n\t@pytest -m "not ui" $(PYTEST)\n', ["test"])
+    assert not is_run(found["test_with_a_browser"], no_browser) and is_run(found["test_plain"], no_browser)
 
 
 def test_a_test_that_is_not_there_is_seen() -> None:
     assert fault_of("tests/test_none.py::test_a") == "there is no file of tests tests/test_none.py"
     assert fault_of("tests/conftest.py::broker") == "there is no file of tests tests/conftest.py"
     assert fault_of("tests/test_promises.py::test_none") == "there is no test_none in tests/test_promises.py"
-    assert "CI does not run" in str(fault_of("tests/defs/test_ui.py::test_the_asset_graph"))
     assert fault_of("tests/test_promises.py::test_the_page_is_read") is None
 
 

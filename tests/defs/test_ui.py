@@ -79,8 +79,8 @@ def test_the_asset_graph(url: str, browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def checked(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The UI of a release with a verdict: a record of its result fails one expectation."""
+def checked(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """The UI of a release with a verdict, and how many checks it has: a record of its result fails one expectation."""
     settings = Settings(
         state_dir=tmp_path / "state", broker_port=1, request_timeout_s=1, data_docs_port=port_of("data docs of the UI")
     )
@@ -100,18 +100,21 @@ def checked(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
             instance.add_dynamic_partitions(partitions_name("large-orders"), ["large-orders.v2"])
             for each in (whole, *(report.check_result("large-orders", result, verdict) for result in verdict.results)):
                 instance.report_runless_asset_event(report.event_of(each, "large-orders.v2"))
-        yield found.url
+        yield found.url, 1 + len(verdict.results)
     finally:
         found.kill()
         get_settings.cache_clear()
 
 
-def test_each_expectation_is_a_check_and_one_click_opens_its_data_docs(checked: str, browser: Browser) -> None:
+def test_each_expectation_is_a_check_and_one_click_opens_its_data_docs(
+    checked: tuple[str, int], browser: Browser
+) -> None:
+    url, checks = checked
     page = browser.new_page(viewport={"width": 1600, "height": 1150})
-    page.goto(f"{checked}/assets/results/large-orders?view=checks&checkDetail=amount_in_range", timeout=WAIT_MS)
+    page.goto(f"{url}/assets/results/large-orders?view=checks&checkDetail=amount_in_range", timeout=WAIT_MS)
     for name in ("amount_in_range", "each_order_once", "volume_against_live", "large_orders"):
         expect(page.get_by_text(name, exact=True).first).to_be_visible(timeout=WAIT_MS)
-    expect(page.get_by_text("Checks (14)")).to_be_visible()
+    expect(page.get_by_text(f"Checks ({checks})")).to_be_visible(timeout=WAIT_MS)
     # what the record says is text here
     expect(page.get_by_text("<b>Ann</b>").first).to_be_visible(timeout=WAIT_MS)
     with page.context.expect_page(timeout=WAIT_MS) as opened:
