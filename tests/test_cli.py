@@ -366,6 +366,21 @@ def test_who_stops_waiting_is_told_that_the_release_is_not_stopped(
         assert said.err.splitlines() == [f"error: {what}", f"  {fix}"]
 
 
+def test_who_cancels_a_reprocess_is_told_what_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: None)
+    monkeypatch.setattr("orchestration.operations.procedures.reprocess.reprocess", interrupted)
+    assert run(["reprocess", "sums", "--execute"], monkeypatch) == 130
+    assert capsys.readouterr().err.splitlines() == [
+        "error: canceled: what was done before stays, and a release that was started keeps running",
+        "  `switchyard status sums` lists the releases; the same command goes on with the one that --version names; `switchyard stop RELEASE --execute` stops one",
+    ]
+
+
 def test_a_release_without_a_batch_shows_no_number_of_one(capsys: pytest.CaptureFixture[str]) -> None:
     def shown(batch_id: int) -> str:
         beat = Heartbeat(

@@ -213,14 +213,19 @@ def reprocess(
                 out(f"then the same for {reader.spec.app}, with the code of {reader.name}, reading the new result")
             out("nothing is changed; add --execute to do it")
         return
-    with what_failed_shown(as_json), _bar(as_json) as on_progress:
-        found = run(
-            context, app, **options, downstream=downstream, on_progress=on_progress,
-            conditions=Conditions(
-                unread_records=unread, for_s=seconds(for_), timeout_s=seconds(timeout), max_changed=max_changed,
-                volume_tolerance=volume_tolerance, auto_promote=auto_promote,
-            ),
-        )  # fmt: skip
+    conditions = Conditions(
+        unread_records=unread, for_s=seconds(for_), timeout_s=seconds(timeout), max_changed=max_changed,
+        volume_tolerance=volume_tolerance, auto_promote=auto_promote,
+    )  # fmt: skip
+    try:
+        with what_failed_shown(as_json), _bar(as_json) as on_progress:
+            found = run(context, app, **options, downstream=downstream, on_progress=on_progress, conditions=conditions)
+    except KeyboardInterrupt:
+        raise Cancelled(
+            "canceled: what was done before stays, and a release that was started keeps running",
+            f"`switchyard status {app}` lists the releases; the same command goes on with the one that --version "
+            "names; `switchyard stop RELEASE --execute` stops one",
+        ) from None
     if as_json:
         print_json(_as_json(found))
         return
