@@ -32,7 +32,9 @@ class Postgres:
 
     def __init__(self, cluster: Cluster, host: Host) -> None:
         self.host = host
-        self._programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+        there = list(Path("/usr/lib/postgresql").glob("*/bin"))
+        assert there, "the tests of Dagster need Postgres: `apt-get install postgresql` on Debian"
+        self._programs = max(there, key=lambda path: float(path.parent.name))
         self._password = "of the tests"
         folder = cluster.hosts.disk / "postgres"
         # it refuses to run as root, and another user can't look into the folders of a test
