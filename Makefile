@@ -134,7 +134,7 @@ $(CLASSES): $(SCALA) $(PYSPARK) $(if $(wildcard $(JARS)/broker-classes-*.jsa),,F
 	@$(BIN)/switchyard jars || true
 
 ##@ To work on it
-.PHONY: lint typecheck types test-types test-fast test-ui chromium test-long test-cluster docs runbook bench wheel lock clean distclean
+.PHONY: lint typecheck types test-types test-fast test-ui chromium test-long with-postgres test-cluster docs runbook bench wheel lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -160,8 +160,12 @@ chromium:
 test-long: setup ## the life of each app, the demo, a running Dagster, the commands of docs/runbook.md and docs/tutorial.md, Kafka Streams, more kills and resets
 	@$(BIN)/pytest $(TESTS) -m long $(PYTEST)
 
+# the extra stays
+with-postgres:
+	@$(MAKE) setup EXTRAS='$(sort $(EXTRAS) postgres)'
+
 # in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started
-test-cluster: setup ## drivers whose Spark runs on other hosts, which are network namespaces: needs root
+test-cluster: with-postgres ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root and Postgres
 	@unshare --net --mount --pid --fork --kill-child --mount-proc $(BIN)/pytest -n 0 -m cluster $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use

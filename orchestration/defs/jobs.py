@@ -11,7 +11,7 @@ from pydantic import Field
 from expectations.verdict import VOLUME_TOLERANCE
 from orchestration.defs import report
 from orchestration.defs.live import Promotion
-from orchestration.defs.names import LIMITED, SPARK_POOL, URGENT, live_key, results_key
+from orchestration.defs.names import LIMITED, SPARK_POOL, TOKEN_TAG, URGENT, live_key, results_key
 from orchestration.defs.resources import Alerts, Platform, SparkResource
 from orchestration.defs.results import Hydrating, teller
 from orchestration.defs.shell import add_partition, failures_told, run_plan, tag_run, verdicts_told
@@ -254,13 +254,16 @@ def start_op(context: OpExecutionContext, config: StartConfig, platform: Platfor
     """Starts a release's driver. If one already runs, keeps it."""
 
     def make(operations: Context) -> Plan:
-        return plan_start(
+        plan = plan_start(
             operations,
             config.release,
             force=config.force,
             accept_missing=config.accept_missing_history,
             reason=config.reason,
         )
+        token = operations.registry.known.releases[plan.releases[0]].token
+        context.instance.add_run_tags(context.run_id, {TOKEN_TAG: str(token)})
+        return plan
 
     _planned(context, platform, make, execute=config.execute)
 

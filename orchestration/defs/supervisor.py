@@ -11,6 +11,7 @@ from dagster import (
     AssetMaterialization,
     AssetObservation,
     DagsterInstance,
+    DagsterRun,
     DagsterRunStatus,
     DefaultSensorStatus,
     RunRequest,
@@ -25,7 +26,7 @@ from pydantic import Field, ValidationError
 
 from orchestration.defs import report
 from orchestration.defs.jobs import start_job
-from orchestration.defs.names import APP_TAG, RELEASE_TAG, partitions_name, releases_of
+from orchestration.defs.names import APP_TAG, RELEASE_TAG, TOKEN_TAG, partitions_name, releases_of
 from orchestration.defs.resources import Alerts, Platform, by_dagster
 from orchestration.operations.context import Context
 from orchestration.operations.supervising import decide as supervise
@@ -167,7 +168,7 @@ def _turn(
         memory,
         alert=alerts.send,
         start=lambda _: None,
-        elsewhere=starting(context.instance),
+        elsewhere=starting(context.instance, operations.registry.state()),
         now=lambda: now,
     )
     found, state, names = done.found, done.state, done.started
@@ -189,15 +190,23 @@ def _summary(found: Sequence[ReleaseStatus]) -> str:
     return f"running: {', '.join(running) or 'none'}" + (f"; waiting to start {', '.join(down)}" if down else "")
 
 
-def starting(instance: DagsterInstance) -> set[str]:
-    """Releases that a Dagster run is starting, or will start once the queue has room."""
+def starting(instance: DagsterInstance, state: RegistryState) -> set[str]:
+    """Releases that a Dagster run is starting, or will start once the queue has room.
+
+    A run whose driver has taken the lease starts nothing more. If its worker died with its host, it stays "started".
+    """
     # a run is updated when it leaves the queue
     since = datetime.now(UTC) - _START_RUN
-    runs = [
-        *instance.get_runs(RunsFilter(job_name=start_job.name, statuses=_WAITING)),
-        *instance.get_runs(RunsFilter(job_name=start_job.name, statuses=_BEGUN, updated_after=since)),
-    ]
+    waiting = instance.get_runs(RunsFilter(job_name=start_job.name, statuses=_WAITING))
+    begun = instance.get_runs(RunsFilter(job_name=start_job.name, statuses=_BEGUN, updated_after=since))
+    runs = [*waiting, *(run for run in begun if not _has_started(run, state))]
     return {run.tags[RELEASE_TAG] for run in runs if RELEASE_TAG in run.tags}
+
+
+def _has_started(run: DagsterRun, state: RegistryState) -> bool:
+    """Whether a driver has taken the lease since a run of `start` was about to start one."""
+    before, release = run.tags.get(TOKEN_TAG), state.releases.get(run.tags.get(RELEASE_TAG, ""))
+    return before is not None and release is not None and before != str(release.token)
 
 
 def _start(name: str, attempt: tuple[int, int]) -> RunRequest:

@@ -6,8 +6,10 @@ all of it with the test run.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +17,7 @@ from pathlib import Path
 
 _BRIDGE = "swy0"
 _NETWORK = "198.18.77"
+_CLONE_NEWNET = 0x40000000
 # where this test run itself is, and the broker
 HERE = f"{_NETWORK}.1"
 
@@ -118,19 +121,44 @@ class Host:
             stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
         )  # fmt: skip
 
+    def connect(self, port: int, timeout_s: float) -> socket.socket:
+        """A connection to a port of the host's own loopback address. Raises OSError if nobody listens there."""
+        # the network of a socket is that of the thread that makes it
+        with open("/proc/thread-self/ns/net") as here, open(f"/proc/{self._init}/ns/net") as there:
+            _enter(there.fileno())
+            try:
+                found = socket.socket()
+            finally:
+                _enter(here.fileno())
+        found.settimeout(timeout_s)
+        try:
+            found.connect(("127.0.0.1", port))
+        except OSError:
+            found.close()
+            raise
+        return found
+
     def link(self, path: Path, target: Path) -> None:
         """Makes a link to `target` on the host's own disk. `path`: as the host sees it."""
+        self._own(path).symlink_to(target)
+
+    def write(self, path: Path, text: str) -> None:
+        """Writes a file on the host's own disk. `path`: as the host sees it."""
+        self._own(path).write_text(text)
+
+    def _own(self, path: Path) -> Path:
         there = self._folder / f"disk-of-{self.name}" / path.relative_to(self._folder / "disk")
         there.parent.mkdir(parents=True, exist_ok=True)
-        there.symlink_to(target)
+        return there
 
     def pids_of(self, word: str) -> list[int]:
         """The ids, as seen from here, of the host's processes that have `word` in their command line."""
-        space = os.stat(f"/proc/{self._init}/ns/net").st_ino
+        # `nsenter`, which must reap what it has started, is not in it
+        space = os.stat(f"/proc/{self._init}/ns/pid").st_ino
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                own = os.stat(folder / "ns/net").st_ino == space
+                own = os.stat(folder / "ns/pid").st_ino == space
                 if own and word.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
         return found
@@ -138,6 +166,10 @@ class Host:
     def cut_off(self) -> None:
         """Takes the host off the network: what it sends is lost, and nobody is told."""
         _ip("link", "set", self._port, "nomaster")
+
+    def rejoin(self) -> None:
+        """Takes it back onto the network."""
+        _ip("link", "set", self._port, "master", _BRIDGE)
 
     def end(self) -> None:
         """Kills all its processes."""
@@ -153,6 +185,12 @@ def require_namespaces() -> None:
     assert os.geteuid() == 0, "the tests of a cluster make network namespaces: run `make test-cluster` as root"
     # the first process of a process namespace takes all others with it when it ends
     assert os.getpid() == 1, "the tests of a cluster need namespaces of their own: run `make test-cluster`"
+
+
+def _enter(network: int) -> None:
+    """Moves this thread into a network. `network`: a descriptor of its file in /proc."""
+    if ctypes.CDLL(None, use_errno=True).setns(network, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def _ip(*arguments: str) -> None:

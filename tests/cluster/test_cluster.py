@@ -24,7 +24,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
 from pipelines.model.names import result_topic
-from tests.cluster.cluster import StandaloneCluster
+from tests.cluster.cluster import SLOW_S, StandaloneCluster
 from tests.e2e.harness import at_rest, producing
 from tests.shared.waiting import until
 
@@ -34,8 +34,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(600)]
 RELEASES = {"stock-stats.v1": {"trades": "trades"}, "product-counter.v1": {"views": "product-views"}}
 HISTORY, RATE = 20_000, 200
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-# on busy cores a driver boots in a minute
-SLOW_S = 200.0
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from dagster import AssetsDefinition, DagsterInstance, DagsterRunStatus
@@ -20,11 +22,15 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from orchestration.catalog import find_apps
 from orchestration.defs import supervisor
 from orchestration.defs.jobs import promote_job, rollback_job, start_job, watch_job
-from orchestration.defs.names import HYDRATION_POOL, LIMITED, RELEASE_TAG
+from orchestration.defs.names import HYDRATION_POOL, LIMITED, RELEASE_TAG, TOKEN_TAG
 from orchestration.defs.resets import reset_job, undo_job
 from orchestration.defs.results import results_assets
 from orchestration.local import memory, ui
+from pipelines.model.registry import RegistryState
 from pipelines.settings import get_settings
+from tests.operations.builders import release
+
+STATE = RegistryState(releases={"sums.v1": release("sums.v1", token=3)})
 
 
 def test_a_rollback_finds_room_beside_all_runs_that_take_long(tmp_path: Path) -> None:
@@ -62,19 +68,39 @@ def test_a_start_that_waits_in_the_queue_is_not_made_again(
 ) -> None:
     with DagsterInstance.ephemeral() as instance:
         run(instance, status)
-        assert supervisor.starting(instance) == ({"sums.v1"} if status is not DagsterRunStatus.FAILURE else set())
+        assert supervisor.starting(instance, STATE) == (
+            {"sums.v1"} if status is not DagsterRunStatus.FAILURE else set()
+        )
         monkeypatch.setattr(supervisor, "_START_RUN", timedelta(seconds=-1))
-        assert supervisor.starting(instance) == ({"sums.v1"} if counts else set())
+        assert supervisor.starting(instance, STATE) == ({"sums.v1"} if counts else set())
 
 
-def run(instance: DagsterInstance, status: DagsterRunStatus) -> None:
+@pytest.mark.parametrize(
+    ("status", "token", "counts"),
+    [
+        (DagsterRunStatus.STARTED, "3", True),
+        # a driver has the lease. If it dies with the worker of the run, the run stays "started"
+        (DagsterRunStatus.STARTED, "2", False),
+        # it will start a driver, whatever others have done meanwhile
+        (DagsterRunStatus.QUEUED, "2", True),
+    ],
+)
+def test_a_start_whose_driver_has_taken_the_lease_starts_nothing_more(
+    status: DagsterRunStatus, token: str, counts: bool
+) -> None:
+    with DagsterInstance.ephemeral() as instance:
+        run(instance, status, {TOKEN_TAG: token})
+        assert supervisor.starting(instance, STATE) == ({"sums.v1"} if counts else set())
+
+
+def run(instance: DagsterInstance, status: DagsterRunStatus, tags: Mapping[str, str] = MappingProxyType({})) -> None:
     """Creates a run of `start` with that status."""
     location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name="orchestration.definitions"))
     create_run_for_test(
         instance,
         job_name=start_job.name,
         status=status,
-        tags={RELEASE_TAG: "sums.v1"},
+        tags={RELEASE_TAG: "sums.v1", **tags},
         remote_job_origin=RemoteJobOrigin(RemoteRepositoryOrigin(location, "all"), start_job.name),
         job_code_origin=JobPythonOrigin(start_job.name, RepositoryPythonOrigin("python", ModuleCodePointer("m", "f"))),
     )
