@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,55 +14,32 @@ from great_expectations.core.expectation_validation_result import (
 )
 from great_expectations.core.run_identifier import RunIdentifier
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
-from pyspark.storagelevel import StorageLevel
 
 from expectations.docs import build_page, open_context
-from expectations.result import decode_stream, decode_table, fold
+from expectations.reading import read_rows
 from expectations.rows import rows_against
 from expectations.suites import Check, SuiteInputs, checks_of
 from expectations.verdict import CheckResult, GateRequest, Verdict
-from pipelines.engine.avro import as_json
-from pipelines.engine.frames import read_range
-from pipelines.errors import BadUsage
 from pipelines.model.names import result_topic
 from pipelines.secrets import withheld
 
 _log = logging.getLogger(__name__)
 
 
-def run_gate(spark: SparkSession, request: GateRequest) -> Verdict:
-    """Reads the range, runs the suite over it and writes its Data Docs. One gate at a time per session.
+def run_gate(spark: SparkSession, request: GateRequest, read: Callable[[], DataFrame] | None = None) -> Verdict:
+    """Runs the suite over the range and writes its Data Docs. One gate at a time per session.
 
-    1. build the suite (BadUsage if there is none of that name); 2. read and fold; 3. persist, because each expectation
-    is a query; 4. validate; 5. write the docs.
+    1. build the suite (BadUsage if there is none of that name); 2. read, unless someone does: `read` then returns the rows;
+    3. validate; 4. write the docs.
     """
     # a suite that comes with the app is an author's code; this process has an operator's secrets
     with withheld(request.settings.driver_environment):
         checks = checks_of(request.suite, _inputs(request), request.code)
-    schema = _schema(request.schema_ddl)
-    records = read_range(spark, request.settings.on_this_machine(), request.topic, request.start, request.end)
-    if request.avro is not None:
-        records = records.withColumn("value", as_json(F.col("value"), request.avro))
-    if request.table:
-        rows = decode_table(fold(records), schema, request.key)
-    else:
-        rows = decode_stream(records, schema, request.key)
-    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    rows = read() if read is not None else read_rows(spark, request)
     try:
         return check_rows(rows, checks, request)
     finally:
         rows.unpersist()
-
-
-def _schema(ddl: str) -> StructType:
-    schema = StructType.fromDDL(ddl)
-    if not isinstance(schema, StructType):
-        raise BadUsage(
-            f"the result's schema is one type, not columns: {ddl}", fix="write it as in 'word string, count bigint'"
-        )
-    return schema
 
 
 def _inputs(request: GateRequest) -> SuiteInputs:

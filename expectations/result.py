@@ -29,10 +29,17 @@ def decode_table(folded: DataFrame, schema: StructType, key: Sequence[str]) -> D
 
 def decode_stream(records: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
     """A stream's columns, in the schema's order; topic, partition and offset come from the header `source`."""
-    carried = SOURCE_COLUMNS if set(SOURCE_COLUMNS) <= set(schema.fieldNames()) else ()
     header = F.filter("headers", lambda header: header["key"] == SOURCE_HEADER)
     # `get`, as in ANSI mode an index out of range is an error
-    source = F.split(F.get(header, F.lit(0))["value"].cast("string"), ":")
+    return decode_with_source(
+        records.select("key", "value", F.get(header, F.lit(0))["value"].alias("source")), schema, key
+    )
+
+
+def decode_with_source(records: DataFrame, schema: StructType, key: Sequence[str]) -> DataFrame:
+    """The same of records whose column `source` is the value of that header, as bytes."""
+    carried = SOURCE_COLUMNS if set(SOURCE_COLUMNS) <= set(schema.fieldNames()) else ()
+    source = F.split(F.col("source").cast("string"), ":")
     return _decode(records.select("key", "value", source.alias("source")), schema, key, from_source=carried)
 
 

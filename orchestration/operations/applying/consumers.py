@@ -10,7 +10,6 @@ from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.applying.work import Work
 from orchestration.operations.comparing.delta_topic import DeltaTopic, write_delta
 from orchestration.operations.comparing.fold import compare_at
-from orchestration.operations.comparing.records import read_changes
 from orchestration.operations.comparing.tags import prefix
 from orchestration.operations.looking.in_use import followers_before
 from orchestration.operations.plans.stages.generations import (
@@ -26,6 +25,7 @@ from pipelines.engine.writer import Writer
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import consumer
 from pipelines.kafka.progress import ProgressTail
+from pipelines.kafka.records import read_changes
 from pipelines.kafka.topics import APPEND_ONLY
 from pipelines.model.entries import DeltaSegment, Entry, EvidenceRecorded, Switch
 from pipelines.model.names import delta_topic, result_of

@@ -9,10 +9,10 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from orchestration.operations.comparing.records import read_records
 from orchestration.operations.comparing.since import InAdvance, changed_ratio
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import ends_of
+from pipelines.kafka.records import read_records
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition

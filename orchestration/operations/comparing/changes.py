@@ -7,9 +7,9 @@ from collections.abc import Callable
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from orchestration.operations.comparing.records import read_changes
 from orchestration.operations.comparing.tags import tagged
 from pipelines.kafka.offsets import ends_of
+from pipelines.kafka.records import read_changes
 from pipelines.model.names import result_of
 from pipelines.model.positions import ResultPosition
 from pipelines.settings import Settings

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from orchestration.operations.comparing.database import Check
-from orchestration.operations.comparing.records import read_records
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import consumer
 from pipelines.kafka.offsets import first_of
+from pipelines.kafka.records import read_records
 from pipelines.settings import Settings
 
 if TYPE_CHECKING:

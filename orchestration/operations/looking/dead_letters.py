@@ -10,13 +10,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message
 
-from orchestration.operations.comparing.records import read_records
 from orchestration.operations.lifecycle import find_release
 from orchestration.operations.reading import Reading
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import consumer
 from pipelines.kafka.failures import failure
 from pipelines.kafka.progress import ProgressLost
+from pipelines.kafka.records import read_records
 from pipelines.model.names import REPLAY, SOURCE, dead_letter_topic, result_of
 from pipelines.model.parts import Loss
 from pipelines.model.registry import Release

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, Message
 
-from orchestration.operations.comparing.records import read_records
 from orchestration.operations.looking.kafka_tools import kafka_tool
 from orchestration.operations.reading import Reading
 from pipelines.engine.known import table_beside
@@ -18,6 +17,7 @@ from pipelines.engine.table_file import TableFile
 from pipelines.errors import Refused
 from pipelines.kafka.client import consumer
 from pipelines.kafka.failures import failure
+from pipelines.kafka.records import read_records
 from pipelines.model.entries import StaticTableSpec
 
 if TYPE_CHECKING:

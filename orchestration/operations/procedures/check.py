@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from expectations.names import may_be_own
-from expectations.verdict import VOLUME_TOLERANCE
+from expectations.verdict import VOLUME_TOLERANCE, GateRequest, Verdict
 from orchestration.local.data_docs import folder_of
 from orchestration.operations import journal
 from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
@@ -24,7 +26,7 @@ from pipelines.model.positions import ResultPosition
 from pipelines.model.registry import RegistryState, Release
 
 if TYPE_CHECKING:
-    from expectations.verdict import Verdict
+    from pyspark.sql import SparkSession
 
 
 class BeingReset(Refused):
@@ -86,26 +88,19 @@ def _verdict(
     # needed only for a suite that comes with the app
     own = any(map(may_be_own, spec.suites.values()))
     code = admit(code_path(context.settings, spec.code_digest), spec.code_digest, release.name) if own else None
-    # Great Expectations takes as long to import as Spark to start
-    session = context.session_soon(upto.records)
-    from expectations.gate import run_gate
-    from expectations.verdict import GateRequest, Verdict
-
-    verdicts = {}
-    for name, suite in spec.suites.items():
-        result, topic = spec.outputs[name], release.result_topics[name]
-        request = GateRequest(
+    requests = {
+        name: GateRequest(
             suite=suite,
             release=release.name,
             generation=release.generation,
             result=name,
-            topic=topic,
+            topic=release.result_topics[name],
             start={},
-            end=upto.of(topic),
-            key=result.key,
-            schema_ddl=result.schema_ddl,
-            table=result.table,
-            avro=result.avro,
+            end=upto.of(release.result_topics[name]),
+            key=spec.outputs[name].key,
+            schema_ddl=spec.outputs[name].schema_ddl,
+            table=spec.outputs[name].table,
+            avro=spec.outputs[name].avro,
             live_rows=_rows_of_the_other(release, evidence, name),
             late_dropped=late_dropped,
             volume_tolerance=volume_tolerance,
@@ -114,8 +109,24 @@ def _verdict(
             settings=context.settings,
             code=code,
         )
-        verdicts[name] = run_gate(session(), request)
-    return Verdict.together(verdicts)
+        for name, suite in spec.suites.items()
+    }
+    return _run(context.session_soon(upto.records), requests)
+
+
+def _run(session: Callable[[], SparkSession], requests: Mapping[str, GateRequest]) -> Verdict:
+    """The verdict on all results. Great Expectations takes as long to import as Spark to start and to read the results."""
+    from expectations.later import DISTRIBUTIONS, imported_later
+    from expectations.reading import read_rows
+
+    with ThreadPoolExecutor(1, "reading") as pool:
+        reading = {name: pool.submit(lambda of: read_rows(session(), of), each) for name, each in requests.items()}
+        with imported_later(*DISTRIBUTIONS):
+            from expectations.gate import run_gate
+
+        # until it runs, its start holds the secrets of this process back, as a gate does
+        spark = session()
+        return Verdict.together({name: run_gate(spark, each, reading[name].result) for name, each in requests.items()})
 
 
 def _refuse_half(state: RegistryState, release: Release) -> None:

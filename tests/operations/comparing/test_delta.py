@@ -13,13 +13,13 @@ from confluent_kafka import TopicPartition
 from orchestration.operations.comparing.delta import Delta
 from orchestration.operations.comparing.delta_topic import write_delta
 from orchestration.operations.comparing.evidence import Comparison, evidence_path
-from orchestration.operations.comparing.records import read_changes
 from orchestration.operations.comparing.upkeep import Upkeep, load, upkeep_of
 from orchestration.operations.procedures.refresh import read_on
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin, consumer, drain
 from pipelines.kafka.clock import now_ms
 from pipelines.kafka.offsets import end_of
+from pipelines.kafka.records import read_changes
 from pipelines.kafka.topics import APPEND_ONLY, delete_topics, ensure_topic
 from pipelines.model.entries import DeltaSegment, EvidenceRecorded
 from pipelines.model.names import delta_topic
@@ -248,7 +248,7 @@ def test_changes_are_read_up_to_the_end_whatever_comes_at_once(
     start, end = {0: 0, 1: 15, 2: 3}, {0: 41, 1: 60, 2: 3}
     expected = {key: value for p in start for key, value in written[p][start[p] : end[p]] if key}
     monkeypatch.setattr(
-        "orchestration.operations.comparing.records.drain",
+        "pipelines.kafka.records.drain",
         lambda reader, wait_s: drain(reader, wait_s, at_most=at_most),
     )
     reader = consumer(broker, auto_offset_reset="earliest", enable_partition_eof=True)

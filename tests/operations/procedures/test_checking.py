@@ -45,8 +45,9 @@ def test_the_entry_says_in_which_program_a_result_was_checked(via: Via | None, m
     log = Log(*staged("a.v1"), *switched(1, None, "a.v1"))
     reached: Any = SimpleNamespace(generation=1, result=NOWHERE, total=Counts())
     monkeypatch.setattr(Context, "progress", lambda *_: reached)
-    monkeypatch.setattr(Context, "session", lambda *_: None)
-    # Great Expectations takes seconds to import
+    monkeypatch.setattr(Context, "session_soon", lambda *_: lambda: None)
+    # Spark and Great Expectations take seconds to import
+    monkeypatch.setitem(sys.modules, "expectations.reading", SimpleNamespace(read_rows=lambda *_: None))
     monkeypatch.setitem(sys.modules, "expectations.gate", SimpleNamespace(run_gate=lambda *_: failed_checks().verdict))
     check(context_of(log, via=via), "a.v1")
     [entry] = [e for e in log.entries if isinstance(e, VerdictRecorded)]
