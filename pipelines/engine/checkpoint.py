@@ -75,6 +75,14 @@ def is_whole(path: Path) -> bool:
     return (path / "offsets").is_dir() and (path / "metadata").is_file()
 
 
+def is_taken_over(path: Path) -> bool:
+    """Whether a driver with a newer token has this checkpoint by now: it has renamed the folder."""
+    own = _FOLDER.fullmatch(path.name)
+    assert own is not None, path
+    beside = filter(None, (_FOLDER.fullmatch(each.name) for each in path.parent.glob(f"g{own['generation']}.t*")))
+    return any(int(each["token"]) > int(own["token"]) for each in beside)
+
+
 def newest_folder(settings: Settings, release: str, generation: int) -> Path | None:
     """The checkpoint of a generation; None: there is none."""
     found = _folders(settings, release, generation)

@@ -63,8 +63,9 @@ class Orders:
         """Raises Superseded if another driver has the release, Held if this one must wait. Ignores orders to stop."""
         self.registry.poll(0)
         self._check_understood()
-        if self.registry.known.releases[self._name].token != self._token:
-            raise Superseded(f"{self._name}: token {self._token} is superseded")
+        token = self.registry.known.releases[self._name].token
+        if token != self._token:
+            raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
 
     def admit(self) -> None:
         """Raises Superseded if another driver has the release. Spark's thread calls it, so it uses its own registry."""

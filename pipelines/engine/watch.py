@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.engine.checkpoint import is_whole
+from pipelines.engine.checkpoint import is_taken_over, is_whole
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.cluster import Cluster
 from pipelines.kafka.topics import HEARTBEATS, RESULT_STREAM
@@ -123,7 +123,8 @@ class Watch:
         ids = self._cluster.topic_ids(self._parts)
         losses = lost_topics(self._release, self._parts, ids, registry_id=self._registry_id)
         path = self._checkpoint()
-        if path is not None and not is_whole(path):
+        # a driver that was cut off for a while may not know yet that it is superseded
+        if path is not None and not is_whole(path) and not is_taken_over(path):
             losses.append(lost_checkpoint(self._release.name, path.parent))
         if fatal := vital(losses):
             ways = list(dict.fromkeys(loss.way for loss in fatal))

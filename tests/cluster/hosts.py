@@ -178,6 +178,8 @@ class Host:
                 os.kill(self._init, signal.SIGKILL)
         for process in self._started:
             process.wait(30)
+        # the kernel takes it away some time later, and another host may have the name by then
+        subprocess.run(["ip", "link", "del", self._port], stderr=subprocess.DEVNULL, check=False)
 
 
 def require_namespaces() -> None:

@@ -267,6 +267,15 @@ def test_a_lost_checkpoint_stops_the_driver(tmp_path: Path) -> None:
     assert looked(kafka, checkpoint=lambda: tmp_path / "g1.t1") is None
 
 
+@pytest.mark.parametrize(
+    ("beside", "lost"), [("g1.t3", False), ("g1.t1", True), ("g2.t3", True), (".g1.t3.unfinished", True)]
+)
+def test_a_checkpoint_that_another_driver_has_taken_over_is_not_lost(tmp_path: Path, beside: str, lost: bool) -> None:
+    (tmp_path / beside).mkdir()
+    found = looked(Kafka(), checkpoint=lambda: tmp_path / "g1.t2")
+    assert (found is not None) == lost
+
+
 def test_ids_that_an_older_version_did_not_keep_are_filled_in() -> None:
     old = replace(known(), input_ids={}, own_ids={})
     more = unknown_ids(old, IDS)
