@@ -10,7 +10,7 @@ import time
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from pipelines.kafka.client import drain, once_led
+from pipelines.kafka.client import MOVED, drain, once_led
 from pipelines.kafka.clock import BrokerClock
 from pipelines.kafka.failures import failure, unavailable
 from pipelines.kafka.kept import Kept, reading
@@ -107,7 +107,7 @@ class Heartbeats:
         return found
 
     def _next_offset(self, client: Consumer, deadline: float) -> int | None:
-        """The offset after the last record that was read; None: the topic doesn't have it."""
+        """The offset after the last record that was read; None: the topic doesn't have it, or its leader moves."""
         if self._next is None:
             return None
         topic = TopicPartition(HEARTBEATS_TOPIC, 0)
@@ -115,7 +115,7 @@ class Heartbeats:
             # a kept consumer would notice much later that the topic was deleted
             first, end = once_led(lambda: client.get_watermark_offsets(topic, timeout=_left_s(deadline)), LED_S)
         except KafkaException as error:
-            if error.args[0].code() not in NO_TOPIC:
+            if error.args[0].code() not in (*NO_TOPIC, *MOVED):
                 raise
             return None
         # if not, the topic was recreated, or retention deleted unread records
@@ -136,9 +136,9 @@ class Heartbeats:
             start = ask(LED_S)
         except KafkaException as unled:
             # the topic was deleted. No driver is heard until one creates it again; `status` says so
-            if unled.args[0].code() not in NO_TOPIC:
+            if unled.args[0].code() not in (*NO_TOPIC, *MOVED):
                 raise
-            if partition_count(self._settings, HEARTBEATS_TOPIC) is None:
+            if unled.args[0].code() in NO_TOPIC and partition_count(self._settings, HEARTBEATS_TOPIC) is None:
                 return None
             start = ask(self._settings.request_timeout_s)
         return None if start.error is not None or start.offset < 0 else start.offset

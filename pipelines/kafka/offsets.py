@@ -52,8 +52,9 @@ def _list(
 
 
 # the client knows the leaders from before a broker restart, and would use them forever.
-# librdkafka says "no entry" if it knows no leader yet, as for a topic that was just created
-_STALE = (KafkaError._NOENT, *MOVED)
+# librdkafka says "no entry" if it knows no leader yet, as for a topic that was just created; and "transport" if the leader
+# died while it was asked. Another one leads soon, if there is another broker
+_STALE = (KafkaError._NOENT, KafkaError._TRANSPORT, *MOVED)
 
 
 def _look_again(settings: Settings, client: AdminClient, topics: set[str]) -> None:

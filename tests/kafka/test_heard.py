@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.errors import Unavailable
+from pipelines.kafka import heartbeats as heartbeats_module
+from pipelines.kafka.client import MOVED
 from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.kept import Kept
 from pipelines.model.progress import Heartbeat
@@ -162,6 +164,19 @@ def test_a_call_reads_what_came_since_and_after_a_long_pause_only_what_counts() 
         topic.say(time_ms)
     assert asked(heartbeats, 10, 1_500) == {"a.v1": (1, 450)}
     assert topic.read == 61
+
+
+@pytest.mark.parametrize("code", MOVED)
+def test_a_leader_that_moves_is_waited_for(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # an election takes longer than a new client needs to learn of a topic
+    monkeypatch.setattr(heartbeats_module, "LED_S", 0.1)
+    topic = Topic()
+    heartbeats = of(topic)
+    topic.say(10)
+    for now_ms in (20, 30):
+        topic.fails = [code] * 8
+        assert asked(heartbeats, 20, now_ms) == {"a.v1": (1, 0)}
+        assert topic.fails == []
 
 
 def test_a_shorter_window_and_a_later_call_leave_out_what_was_heard_before() -> None:

@@ -80,7 +80,7 @@ def test_a_client_that_waits_for_the_leaders_is_asked_again(clock: Clock) -> Non
     assert clock.now_s < 0.5
 
 
-@pytest.mark.parametrize("code", MOVED)
+@pytest.mark.parametrize("code", [*MOVED, KafkaError._TRANSPORT])
 def test_the_next_leader_is_asked_once_it_can_answer(clock: Clock, code: int) -> None:
     admin = Admin(clock, silent=3, error=code)
     assert end_of(SETTINGS, "words", 1, client=admin) == {0: 7}  # type: ignore[arg-type]
