@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -12,14 +13,18 @@ from typing import Any
 # Great Expectations imports them for expectations that compare distributions, which takes a quarter of its own import
 DISTRIBUTIONS = ("scipy.stats", "altair")
 
+# of two threads that ask for a name, one makes room for the module
+_making_room = threading.Lock()
+
 
 class Later(ModuleType):
     """Stands for a module until one of its names is asked for. Then it has what the module has."""
 
     def __getattr__(self, name: str) -> Any:
         # only asked for what it does not have yet
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
+        with _making_room:
+            if sys.modules.get(self.__name__) is self:
+                del sys.modules[self.__name__]
         module = importlib.import_module(self.__name__)
         self.__dict__.update(vars(module))
         return getattr(module, name)

@@ -33,7 +33,8 @@ Raw = tuple[bytes | None, bytes | None, bytes | None]
 
 
 def read_rows(spark: SparkSession, request: GateRequest) -> DataFrame:
-    """The final rows of the range, kept by Spark, because each expectation is a query. Whoever is done unpersists them.
+    """The final rows of the range, kept by Spark, because each expectation is a query. Whoever is done unpersists them;
+    those of a small range go with the last reference to them.
 
     A small range is read by this process and becomes one partition: no query then moves rows between tasks. Spark would
     need longer to load its Kafka source than to check the rows. Raises SwitchyardError if the range can't be read.
@@ -109,7 +110,8 @@ def _messages(settings: Settings, request: GateRequest) -> list[Message] | None:
                 client, request.topic, request.start, request.end, timeout_s, lambda: None, {}
             ):
                 found += messages
-                size += sum(map(len, messages))
+                # the length of a message is that of its value
+                size += sum(len(message) + len(message.key() or b"") for message in messages)
                 if size > _FEW_BYTES:
                     return None
         except KafkaException as error:

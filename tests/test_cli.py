@@ -377,7 +377,7 @@ def test_who_cancels_a_reprocess_is_told_what_stays(
     assert run(["reprocess", "sums", "--execute"], monkeypatch) == 130
     assert capsys.readouterr().err.splitlines() == [
         "error: canceled: what was done before stays, and a release that was started keeps running",
-        "  `switchyard status sums` lists the releases; the same command goes on with the one that --version names; `switchyard stop RELEASE --execute` stops one",
+        "  `switchyard status sums` lists the releases; to go on with one, type the same command with --version; `switchyard stop RELEASE --execute` stops one; `switchyard operations` lists what is left to resume",
     ]
 
 

@@ -223,8 +223,8 @@ def reprocess(
     except KeyboardInterrupt:
         raise Cancelled(
             "canceled: what was done before stays, and a release that was started keeps running",
-            f"`switchyard status {app}` lists the releases; the same command goes on with the one that --version "
-            "names; `switchyard stop RELEASE --execute` stops one",
+            f"`switchyard status {app}` lists the releases; to go on with one, type the same command with --version; "
+            "`switchyard stop RELEASE --execute` stops one; `switchyard operations` lists what is left to resume",
         ) from None
     if as_json:
         print_json(_as_json(found))

@@ -262,7 +262,8 @@ def start_op(context: OpExecutionContext, config: StartConfig, platform: Platfor
             reason=config.reason,
         )
         token = operations.registry.known.releases[plan.releases[0]].token
-        context.instance.add_run_tags(context.run_id, {TOKEN_TAG: str(token)})
+        # a run that repeats this one gets its tags
+        context.instance.add_run_tags(context.run_id, {TOKEN_TAG: f"{context.run_id}/{token}"})
         return plan
 
     _planned(context, platform, make, execute=config.execute)

@@ -12,7 +12,7 @@ from pipelines.model.app import App
 # tags on runs: the release and the app that they are about
 RELEASE_TAG = "switchyard/release"
 APP_TAG = "switchyard/app"
-# on runs of `start`: the newest token of the release's lease before the run starts a driver
+# on runs of `start`: the run, and the newest token of the release's lease before the run starts a driver
 TOKEN_TAG = "switchyard/token"
 # runs with a Spark session, of which a machine holds only some; those that consumers wait for are not in it
 SPARK_POOL = "spark"

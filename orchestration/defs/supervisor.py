@@ -205,8 +205,9 @@ def starting(instance: DagsterInstance, state: RegistryState) -> set[str]:
 
 def _has_started(run: DagsterRun, state: RegistryState) -> bool:
     """Whether a driver has taken the lease since a run of `start` was about to start one."""
-    before, release = run.tags.get(TOKEN_TAG), state.releases.get(run.tags.get(RELEASE_TAG, ""))
-    return before is not None and release is not None and before != str(release.token)
+    of, _, before = run.tags.get(TOKEN_TAG, "").rpartition("/")
+    release = state.releases.get(run.tags.get(RELEASE_TAG, ""))
+    return of == run.run_id and release is not None and int(before) < release.token
 
 
 def _start(name: str, attempt: tuple[int, int]) -> RunRequest:

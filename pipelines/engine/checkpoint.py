@@ -76,10 +76,10 @@ def is_whole(path: Path) -> bool:
 
 
 def is_taken_over(path: Path) -> bool:
-    """Whether a driver with a newer token has this checkpoint by now: it has renamed the folder."""
+    """Whether a driver with a newer token has the release by now: it has renamed the folder, or begun another generation."""
     own = _FOLDER.fullmatch(path.name)
     assert own is not None, path
-    beside = filter(None, (_FOLDER.fullmatch(each.name) for each in path.parent.glob(f"g{own['generation']}.t*")))
+    beside = filter(None, (_FOLDER.fullmatch(each.name) for each in path.parent.glob("g*.t*")))
     return any(int(each["token"]) > int(own["token"]) for each in beside)
 
 

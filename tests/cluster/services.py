@@ -80,7 +80,8 @@ class DagsterHost(Dagster):
         self._cluster, self.host = cluster, host
         self._programs = Path(sys.executable).parent
         self.home = cluster.hosts.disk / "dagster"
-        own = cluster.environment(host)
+        # a driver that the test suspends must not count as dead before its run has begun
+        own = cluster.environment(host, lease_timeout_s=40.0)
         self._environment = {
             **own,
             **postgres.environment,

@@ -15,6 +15,7 @@ import pytest
 
 from demo.ledger import check_result
 from orchestration.sources import Faults, Options, produce, sources_for
+from pipelines.errors import Refused
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
 from pipelines.model.names import result_topic
@@ -72,11 +73,12 @@ def test_an_operator_needs_neither_the_host_that_staged_nor_the_disk_of_the_driv
         plan = _propose(hosts)
         # the operator on another host dies in the middle of the switch, and the desk goes on with it
         _die_in_the_middle(hosts, "approve", plan)
-        _once_silent(hosts, "resume", plan)
+        _resume(hosts, plan)
         assert _live(hosts) == V2
         # and in the middle of a rollback, which the desk ends
         rollback = _die_in_the_middle(hosts, "rollback", APP)
-        _once_silent(hosts, "abandon", rollback)
+        hosts.switchyard(desk, "abandon", rollback)
+        assert _under_way(hosts) is None
         assert _live(hosts) == V2
         hosts.execute(desk, "rollback", APP)
         assert _live(hosts) == V1
@@ -138,10 +140,12 @@ def _under_way(hosts: ThreeHosts) -> str | None:
     return found[0] if found else None
 
 
-def _once_silent(hosts: ThreeHosts, *command: str) -> None:
-    """Carries out a command on the desk, which is refused while the dead operator may live."""
-    done = partial(hosts.run, hosts.desk, "orchestration.cli", *command, timeout_s=SLOW_S)
-    until(f"{command} is refused", lambda: done().returncode == 0, SLOW_S, poll_s=1.0)
+def _resume(hosts: ThreeHosts, operation: str) -> None:
+    """Goes on with an operation on the desk, which is refused while the dead operator may live."""
+    done = partial(hosts.run, hosts.desk, "orchestration.cli", "resume", operation, timeout_s=SLOW_S)
+    refused = done()
+    assert refused.returncode == Refused.exit_code, refused.stdout
+    until(f"{operation} can't be resumed", lambda: done().returncode == 0, SLOW_S, poll_s=1.0)
     assert _under_way(hosts) is None
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from dagster import AssetsDefinition, DagsterInstance, DagsterRunStatus
@@ -76,31 +74,36 @@ def test_a_start_that_waits_in_the_queue_is_not_made_again(
 
 
 @pytest.mark.parametrize(
-    ("status", "token", "counts"),
+    ("status", "token", "of", "counts"),
     [
-        (DagsterRunStatus.STARTED, "3", True),
+        (DagsterRunStatus.STARTED, 3, "this run", True),
+        # someone has looked at the registry before
+        (DagsterRunStatus.STARTED, 4, "this run", True),
         # a driver has the lease. If it dies with the worker of the run, the run stays "started"
-        (DagsterRunStatus.STARTED, "2", False),
+        (DagsterRunStatus.STARTED, 2, "this run", False),
+        # the tag of a run that this one repeats
+        (DagsterRunStatus.STARTED, 2, "another run", True),
         # it will start a driver, whatever others have done meanwhile
-        (DagsterRunStatus.QUEUED, "2", True),
+        (DagsterRunStatus.QUEUED, 2, "this run", True),
     ],
 )
 def test_a_start_whose_driver_has_taken_the_lease_starts_nothing_more(
-    status: DagsterRunStatus, token: str, counts: bool
+    status: DagsterRunStatus, token: int, of: str, counts: bool
 ) -> None:
     with DagsterInstance.ephemeral() as instance:
-        run(instance, status, {TOKEN_TAG: token})
+        made = run(instance, status)
+        instance.add_run_tags(made, {TOKEN_TAG: f"{made if of == 'this run' else of}/{token}"})
         assert supervisor.starting(instance, STATE) == ({"sums.v1"} if counts else set())
 
 
-def run(instance: DagsterInstance, status: DagsterRunStatus, tags: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Creates a run of `start` with that status."""
+def run(instance: DagsterInstance, status: DagsterRunStatus) -> str:
+    """The id of a new run of `start` with that status."""
     location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name="orchestration.definitions"))
-    create_run_for_test(
+    return create_run_for_test(
         instance,
         job_name=start_job.name,
         status=status,
-        tags={RELEASE_TAG: "sums.v1", **tags},
+        tags={RELEASE_TAG: "sums.v1"},
         remote_job_origin=RemoteJobOrigin(RemoteRepositoryOrigin(location, "all"), start_job.name),
         job_code_origin=JobPythonOrigin(start_job.name, RepositoryPythonOrigin("python", ModuleCodePointer("m", "f"))),
-    )
+    ).run_id

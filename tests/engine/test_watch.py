@@ -268,7 +268,8 @@ def test_a_lost_checkpoint_stops_the_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "lost"), [("g1.t3", False), ("g1.t1", True), ("g2.t3", True), (".g1.t3.unfinished", True)]
+    ("beside", "lost"),
+    [("g1.t3", False), ("g1.t1", True), ("g2.t3", False), ("g0.t1", True), (".g1.t3.unfinished", True)],
 )
 def test_a_checkpoint_that_another_driver_has_taken_over_is_not_lost(tmp_path: Path, beside: str, lost: bool) -> None:
     (tmp_path / beside).mkdir()

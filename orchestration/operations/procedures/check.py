@@ -119,14 +119,21 @@ def _run(session: Callable[[], SparkSession], requests: Mapping[str, GateRequest
     from expectations.later import DISTRIBUTIONS, imported_later
     from expectations.reading import read_rows
 
-    with ThreadPoolExecutor(1, "reading") as pool:
-        reading = {name: pool.submit(lambda of: read_rows(session(), of), each) for name, each in requests.items()}
+    pool = ThreadPoolExecutor(1, "reading")
+    try:
+        started = pool.submit(session)
+        reading = {
+            name: pool.submit(lambda of: read_rows(started.result(), of), each) for name, each in requests.items()
+        }
         with imported_later(*DISTRIBUTIONS):
             from expectations.gate import run_gate
 
         # until it runs, its start holds the secrets of this process back, as a gate does
-        spark = session()
+        spark = started.result()
         return Verdict.together({name: run_gate(spark, each, reading[name].result) for name, each in requests.items()})
+    finally:
+        # after an error or Ctrl-C, the other results are not read
+        pool.shutdown(cancel_futures=True)
 
 
 def _refuse_half(state: RegistryState, release: Release) -> None:
