@@ -16,6 +16,8 @@ from pipelines.kafka.topics import AHEAD
 from pipelines.model.missing import NO_LIMIT_MS, InputNow
 from pipelines.settings import Settings
 
+_LIMITS = ("retention.ms", "retention.bytes")
+
 Ids = Callable[[Settings, Iterable[str]], Mapping[str, str]]
 
 
@@ -23,35 +25,38 @@ def inputs_now(settings: Settings, topics: Iterable[str], *, client: AdminClient
     """Topic -> what Kafka says about it. Missing topics are left out. Raises Unavailable without a broker."""
     client = own(settings, client)
     described = _described(settings, topics, client)
-    first = first_of(settings, {topic: count for topic, (_, count) in described.items()}, client=client)
+    first = first_of(settings, {topic: len(each.partitions) for topic, each in described.items()}, client=client)
     configs = _configs(settings, described, client)
     return {
-        topic: InputNow(first=first.get(topic, {}), id=found, **_known(configs.get(topic)))
-        for topic, (found, _) in described.items()
+        topic: InputNow(
+            first=first.get(topic, {}),
+            id=str(each.topic_id),
+            replicas=min((len(partition.replicas) for partition in each.partitions), default=0),
+            **_known(configs.get(topic)),
+        )
+        for topic, each in described.items()
     }
 
 
 def topic_ids(settings: Settings, topics: Iterable[str], *, client: AdminClient | None = None) -> dict[str, str]:
     """Topic -> its id. Missing topics are left out. One request. Raises as `inputs_now` does."""
-    return {t: found for t, (found, _) in _described(settings, topics, own(settings, client)).items()}
+    return {t: str(each.topic_id) for t, each in _described(settings, topics, own(settings, client)).items()}
 
 
-def _described(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, tuple[str, int]]:
-    """Topic -> its id and number of partitions."""
+def _described(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, Any]:
+    """Topic -> its TopicDescription."""
     names = sorted(set(topics))
-    found: dict[str, tuple[str, int]] = {}
+    found: dict[str, Any] = {}
     if not names:
         return found
     deadline = time.monotonic() + settings.request_timeout_s
     asked = client.describe_topics(TopicCollection(names), request_timeout=settings.request_timeout_s)
     for name, future in asked.items():
         try:
-            answer: Any = answer_of(future, deadline)
+            found[name] = answer_of(future, deadline)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise failure(settings, error.args[0], topic=name) from error
-        else:
-            found[name] = str(answer.topic_id), len(answer.partitions)
     return found
 
 
@@ -62,7 +67,16 @@ def _known(config: Mapping[str, str] | None) -> dict[str, Any]:
     stamped = config["message.timestamp.type"] == "LogAppendTime"
     # brokers before 3.6 have no limit of their own for the future
     limit_ms = int(config.get(AHEAD, NO_LIMIT_MS))
-    return {"compacted": "compact" in config["cleanup.policy"].split(","), "ahead_ms": 0 if stamped else limit_ms}
+    policies = config["cleanup.policy"].split(",")
+    limits = {name: int(config[name]) for name in _LIMITS} if "delete" in policies else {}
+    return {
+        "compacted": "compact" in policies,
+        "ahead_ms": 0 if stamped else limit_ms,
+        # -1: no limit
+        "limits": {name: limit for name, limit in limits.items() if limit >= 0},
+        "in_sync": int(config["min.insync.replicas"]),
+        "unclean": config["unclean.leader.election.enable"] == "true",
+    }
 
 
 def _configs(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, dict[str, str]]:

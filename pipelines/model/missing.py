@@ -7,7 +7,7 @@ someone has accepted them. Input that goes missing later must be accepted again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipelines.model.base import Frozen
@@ -43,12 +43,20 @@ class InputNow:
     """What Kafka says about an input. `first`: partition -> first offset that is kept. `compacted`: whether its
     `cleanup.policy` includes `compact`, None if unknown. `ahead_ms`: how far ahead of the broker's clock a record's
     time may be, None if unknown. `id`: the topic's id, None if unknown.
+
+    `limits`: the settings by which it deletes records, `retention.ms` and `retention.bytes`, as far as they limit it.
+    `replicas`: of its partition with the fewest, 0 if unknown. `in_sync`: its `min.insync.replicas`, None if unknown.
+    `unclean`: whether a replica that lacks records may become leader.
     """
 
     first: Mapping[int, int]
     compacted: bool | None = False
     ahead_ms: int | None = 0
     id: str | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+    replicas: int = 0
+    in_sync: int | None = None
+    unclean: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

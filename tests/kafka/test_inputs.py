@@ -36,6 +36,20 @@ def test_a_topic_says_how_far_ahead_a_record_may_be_dated_and_whether_it_is_comp
     assert [(name, known.ahead_ms, known.compacted) for name, known in found.items()] == [(topic, ahead_ms, compacted)]
 
 
+def test_a_topic_says_what_it_deletes_and_how_many_replicas_it_has(
+    broker: Settings, fresh_topic: Callable[..., str]
+) -> None:
+    week_ms = 7 * 24 * HOUR_MS
+    limited = fresh_topic(2, retention_bytes="1000", unclean_leader_election_enable="true")
+    kept = fresh_topic(1, retention_ms="-1")
+    compacted = fresh_topic(1, cleanup_policy="compact")
+    found = inputs_now(broker, [limited, kept, compacted])
+    assert found[limited].limits == {"retention.ms": week_ms, "retention.bytes": 1000}
+    assert found[kept].limits == found[compacted].limits == {}
+    assert [(each.replicas, each.in_sync) for each in found.values()] == [(1, 1)] * 3
+    assert {topic for topic, known in found.items() if known.unclean} == {limited}
+
+
 @pytest.mark.parametrize(("ahead_ms", "refused"), [(INPUT_MS // 2, False), (INPUT_MS * 2, True)])
 def test_the_broker_refuses_a_record_that_is_dated_too_far_ahead(
     broker: Settings, fresh_topic: Callable[..., str], ahead_ms: int, refused: bool
