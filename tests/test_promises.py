@@ -189,7 +189,7 @@ def test_a_test_that_is_not_there_or_not_run_is_seen(monkeypatch: pytest.MonkeyP
     assert fault_of("tests/conftest.py::broker") == "there is no file of tests tests/conftest.py"
     assert fault_of("tests/test_promises.py::test_none") == "there is no test_none in tests/test_promises.py"
     assert fault_of("tests/test_promises.py::test_the_page_is_read") is None
-    # as of a test that is skipped everywhere
+    # as if CI ran no tests
     monkeypatch.setitem(globals(), "SELECTIONS", [])
     assert "CI does not run" in str(fault_of("tests/test_promises.py::test_the_page_is_read"))
 

@@ -45,8 +45,7 @@ class Orders:
         """
         state = self.registry.known
         release = state.releases[self._name]
-        if release.token != self._token:
-            raise Superseded(f"{self._name}: token {self._token} is superseded by {release.token}")
+        self._require_own(release.token)
         if (release.wanted == "stopped" and not self._settle) or self._signalled.is_set() or release.state == "retired":
             raise StopWanted
         if self.watch is not None and self.watch.trouble is not None:
@@ -63,16 +62,13 @@ class Orders:
         """Raises Superseded if another driver has the release, Held if this one must wait. Ignores orders to stop."""
         self.registry.poll(0)
         self._check_understood()
-        token = self.registry.known.releases[self._name].token
-        if token != self._token:
-            raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
+        self._require_own(self.registry.known.releases[self._name].token)
 
     def admit(self) -> None:
         """Raises Superseded if another driver has the release. Spark's thread calls it, so it uses its own registry."""
         with Registry(self.registry.settings) as registry:
-            token = registry.state(snapshots=False).releases[self._name].token
-        if token != self._token:
-            raise Superseded(f"{self._name}: token {self._token} is superseded by {token}")
+            newest = registry.state(snapshots=False).releases[self._name].token
+        self._require_own(newest)
 
     def enter(self, entry: Entry, reason: str | None = None, *, by: Registry | None = None) -> None:
         """Writes an entry of this driver, unless another driver has the release by then.
@@ -81,6 +77,11 @@ class Orders:
         """
         registry = self.registry if by is None else by
         registry.step(lambda state: [entry] if state.releases[self._name].token == self._token else [], reason=reason)
+
+    def _require_own(self, newest: int) -> None:
+        """Raises Superseded unless the newest token of the release is this driver's."""
+        if newest != self._token:
+            raise Superseded(f"{self._name}: token {self._token} is superseded by {newest}")
 
     def _check_understood(self) -> None:
         unread = self.registry.known.not_understood(self._name)

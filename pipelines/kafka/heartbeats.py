@@ -135,9 +135,9 @@ class Heartbeats:
         try:
             start = ask(LED_S)
         except KafkaException as unled:
-            # the topic was deleted. No driver is heard until one creates it again; `status` says so
             if unled.args[0].code() not in (*NO_TOPIC, *MOVED):
                 raise
+            # the topic was deleted. No driver is heard until one creates it again; `status` says so
             if unled.args[0].code() in NO_TOPIC and partition_count(self._settings, HEARTBEATS_TOPIC) is None:
                 return None
             start = ask(self._settings.request_timeout_s)

@@ -29,8 +29,8 @@ def _notes(settings: Settings, alter: str, topic: str, known: InputNow) -> Seque
         )
     if 0 < known.replicas < settings.replication_factor:
         notes.append(
-            f"{topic} has {known.replicas} of the {settings.replication_factor} replicas that `replication_factor` says: "
-            "its records may be lost with the disks of as many brokers. `kafka-reassign-partitions.sh` adds replicas"
+            f"{topic} has {known.replicas} of the {settings.replication_factor} replicas that `replication_factor` asks for, "
+            "so it survives the loss of fewer disks. `kafka-reassign-partitions.sh` adds replicas"
         )
     for name, wanted in in_sync(known.replicas).items():
         if known.in_sync is not None and known.in_sync < int(wanted):
