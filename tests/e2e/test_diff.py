@@ -75,7 +75,7 @@ def orders(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_unchanged_code_in_append_mode_does_not_differ_while_input_arrives(finals: Cluster) -> None:
-    with finals.producing("stock-stats", 400, per_second=200):
+    with finals.producing("stock-stats", 100, per_second=200):
         assert_nothing_differs(diff(finals.context(), "finals.v2"), at_least=200)
     # a row that is an hour late is in no window; Spark reports it in the batch, the diff reports it for both releases
     watermark_ms = max(p.boundary.watermark_ms or 0 for p in progress_history(finals.settings, "finals.v1"))
@@ -94,7 +94,7 @@ def test_unchanged_code_in_append_mode_does_not_differ_while_input_arrives(final
 
 
 def test_an_unchanged_stream_does_not_differ_while_input_arrives(orders: Cluster) -> None:
-    with orders.producing("large-orders", 400, per_second=200):
+    with orders.producing("large-orders", 100, per_second=200):
         assert_nothing_differs(diff(orders.context(), "large-orders.v2"), at_least=200)
 
 
@@ -104,7 +104,7 @@ def test_new_records_of_streams_are_compared_before_consumers_move(orders: Clust
     planned = orders.cli("promote", other, "--max-changed", 0)
     assert "compare what both streams have written since evidence" in planned.out, planned.text
     at = sum(orders.position(one)["orders"].values())
-    with orders.producing("large-orders", 800, per_second=200):
+    with orders.producing("large-orders", 200, per_second=200):
         orders.until("v1 has read nothing new", lambda: sum(orders.position(one)["orders"].values()) > at + 200)
         said = orders.cli("promote", other, "--max-changed", 0, "--execute")
     assert said.code == 0, said.text
@@ -132,7 +132,7 @@ def test_a_rollback_from_a_stream_that_died_is_as_exact_as_the_operator_chose(or
     orders.stop(other)
     orders.drivers.processes.add(other)
     orders.start(other, batch=LARGE)
-    with Follower(orders, "large-orders", "orders") as follower, orders.producing("large-orders", 400, per_second=200):
+    with Follower(orders, "large-orders", "orders") as follower, orders.producing("large-orders", 100, per_second=200):
         for _ in range(5):
             _kill_beyond(orders, other, one)
             # by chance both may have read to the same record; then nothing needs to be allowed

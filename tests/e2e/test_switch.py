@@ -159,7 +159,7 @@ def test_unchanged_code_of_a_table_does_not_differ_while_input_arrives(same: Clu
         ready = same.state.releases[name].ready
         assert ready is not None and ready.facts["records_per_s"] > 0
     before = same.position(GOOD)["trades"]
-    with same.producing(APP, 400, per_second=100):
+    with same.producing(APP, 100, per_second=100):
         same.until("v1 has read nothing new", lambda: same.position(GOOD)["trades"] != before)
         found = diff(same.context(), SAME)
         assert_nothing_differs(found, at_least=500)
