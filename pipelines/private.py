@@ -15,7 +15,7 @@ UMASK = 0o077
 # everything that a state folder may hold
 _OURS = frozenset({
     "broker", "checkpoints", "code", "dagster", "data-docs", "demo", "demo-report.json", "evidence", "follower.jsonl", "jars",
-    "logs", "run", "spark", "spill", "tables",
+    "logs", "run", "spark", "spill", "store", "tables",
 })  # fmt: skip
 
 

@@ -46,7 +46,7 @@ SPARK_REDACTION = (
     f"|{_HADOOP}"
 )
 # variables of the settings that may hold secrets
-HOLDERS = ("SWITCHYARD_KAFKA", "SWITCHYARD_DRIVER_KAFKA", "SWITCHYARD_SPARK")
+HOLDERS = ("SWITCHYARD_KAFKA", "SWITCHYARD_DRIVER_KAFKA", "SWITCHYARD_SPARK", "SWITCHYARD_STORE")
 # environment variables that a process with frozen code gets; the others are the operator's
 _PASSED = re.compile(
     r"PATH|HOME|XDG_CACHE_HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|LOCPATH|TZ|TZDIR|TMPDIR|TMP|TEMP|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV"

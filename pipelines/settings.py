@@ -19,6 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from pipelines.bucket import SCHEME, Bucket, bucket_of, login_of, passed_to_driver, wrong_options
 from pipelines.secrets import drop_holders, holds_secret, is_secret, plain_environment, remember, without_secrets
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
@@ -104,14 +105,23 @@ class Settings(BaseSettings):
     )
     store_url: str | None = Field(
         None,
-        description="Folder for what other hosts need, too: checkpoints, frozen code, static tables, evidence and Data Docs. A "
-        "path, or a `file:` URL. Without it, they are in `state_dir`. Set it to a folder of a file system that all hosts have "
-        "at the same path, if a release may run on several hosts or with `spark_master`.",
+        description="Where other hosts find what they need, too: frozen code, static tables, evidence, Data Docs and "
+        "checkpoints. A folder, as a path or a `file:` URL, or a bucket, as `s3://BUCKET/PREFIX`, without checkpoints. Without "
+        "it, they are in `state_dir`. Set it to a folder of a file system that all hosts have at the same path, if a release "
+        "may run on several hosts or with `spark_master`. Set it to a bucket if hosts share no folder.",
+    )
+    # secrets in it can't be shown by accident; `objects.object_store` has them as text
+    store: Mapping[str, SecretStr | str] = Field(
+        default_factory=dict,
+        description="How to reach the bucket of `store_url`: `access_key`, `secret_key`, `session_token`, `region`, "
+        "`endpoint_override` (`HOST:PORT`), `scheme` (`http` or `https`), `tls_ca_file_path`, `role_arn`, `session_name`, "
+        "`external_id`. Without keys, AWS's own variables, profiles and roles say who logs in. Set it for a bucket that is "
+        "not AWS's. Put keys into the environment variable, which is merged with the file.",
     )
     store_shared: bool = Field(
         False,
-        description="Whether all hosts see the same files in `store_url`. Set it to true once they do. With a `spark_master` on "
-        "other hosts, commands and drivers refuse to run before that.",
+        description="Whether all hosts see the same files in the folder `store_url`. Set it to true once they do. With a "
+        "`spark_master` on other hosts, commands and drivers refuse to run before that. A bucket needs no such word.",
     )
     broker_port: int = Field(
         19092,
@@ -350,7 +360,14 @@ class Settings(BaseSettings):
             raise ValueError(f"{info.field_name} takes security.*, sasl.* and ssl.* properties, not {', '.join(told)}")
         return value
 
-    @field_validator("kafka", "driver_kafka")
+    @field_validator("store")
+    @classmethod
+    def _known_options(cls, value: Mapping[str, SecretStr | str]) -> Mapping[str, SecretStr | str]:
+        if (wrong := wrong_options(revealed(value))) is not None:
+            raise ValueError(wrong)
+        return value
+
+    @field_validator("kafka", "driver_kafka", "store")
     @classmethod
     def _hidden(cls, value: Mapping[str, SecretStr | str]) -> Mapping[str, SecretStr | str]:
         return {name: SecretStr(text) if is_secret(name) else text for name, text in revealed(value).items()}
@@ -424,14 +441,24 @@ class Settings(BaseSettings):
 
     @field_validator("store_url")
     @classmethod
-    def _a_folder(cls, value: str | None) -> str | None:
+    def _a_folder_or_a_bucket(cls, value: str | None) -> str | None:
         if value is None:
             return None
         scheme = _SCHEME.match(value)
+        if scheme is not None and scheme[1] == SCHEME:
+            found = bucket_of(value)
+            if found is None:
+                raise ValueError(
+                    "store_url takes s3://BUCKET or s3://BUCKET/PREFIX, with letters, digits and . _ = - in its names: put keys, "
+                    "region and endpoint into the setting store"
+                )
+            return found.url
         if scheme is None:
             return str(Path(value).expanduser().absolute())
         if scheme[1].lower() != "file":
-            raise ValueError(f"store_url takes a path or a file: URL; {scheme[1]}: is not supported")
+            raise ValueError(
+                f"store_url takes a path, a file: URL or s3://BUCKET/PREFIX; {scheme[1]}: is not supported"
+            )
         place = urlsplit(value)
         if place.netloc not in ("", "localhost") or not place.path.startswith("/") or place.query or place.fragment:
             raise ValueError(
@@ -447,6 +474,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 "with spark_master, executors on other hosts read from Kafka, but the embedded broker listens on this machine "
                 "alone: set bootstrap_servers"
+            )
+        if self.bucket is not None:
+            raise ValueError(
+                "with spark_master, executors on other hosts write checkpoints into a folder that all hosts share, and a bucket "
+                "is none: put the store on such a file system, name that folder in store_url, and set store_shared = true"
             )
         if not self.store_shared or self.store_url is None:
             raise ValueError(
@@ -506,10 +538,17 @@ class Settings(BaseSettings):
         return revealed(self.kafka)
 
     @property
+    def bucket(self) -> Bucket | None:
+        """The bucket of the store; None: the store is a folder."""
+        return bucket_of(self.store_url)
+
+    @property
     def store_dir(self) -> Path:
-        """The folder of the store: that of `store_url`, or else the state folder."""
+        """The folder of the store: that of `store_url`, or else the state folder. Of a bucket, this host's copies."""
         if self.store_url is None:
             return self.state_dir
+        if self.bucket is not None:
+            return self.state_dir / "store"
         return Path(self.store_url if _SCHEME.match(self.store_url) is None else unquote(urlsplit(self.store_url).path))
 
     @property
@@ -560,13 +599,19 @@ class Settings(BaseSettings):
 
     def environment_of_driver(self) -> dict[str, str]:
         """What a driver gets: these settings, and this process's environment without the operator's own variables."""
-        return {**plain_environment(os.environ, self.driver_environment), **self.environment()}
+        if self.bucket is None:
+            return {**plain_environment(os.environ, self.driver_environment), **self.environment()}
+        # keys go into a setting, which a driver takes out of its environment before it imports the app
+        store = login_of(revealed(self.store), os.environ)
+        own = self.model_copy(update={"store": store})
+        also = (*self.driver_environment, *passed_to_driver(store, os.environ))
+        return {**plain_environment(os.environ, also), **own.environment()}
 
     def environment_of_trial(self) -> dict[str, str]:
         """What a process gets that tries an app on empty input. It needs no cluster: no login, and no store's keys."""
         import json
 
-        out = self.environment_of_driver()
+        out = {**plain_environment(os.environ, self.driver_environment), **self.environment()}
         if self.executors_elsewhere:
             out["SWITCHYARD_SPARK_MASTER"] = ""
         drop_holders(out)

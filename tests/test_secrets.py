@@ -285,6 +285,57 @@ def test_a_driver_gets_its_settings_and_nothing_of_the_operator_s(monkeypatch: p
     assert OPERATORS.items() <= settings.child_environment().items()
 
 
+OF_AWS = {
+    "AWS_ACCESS_KEY_ID": PLANTED, "AWS_SECRET_ACCESS_KEY": PLANTED, "AWS_SESSION_TOKEN": PLANTED, "AWS_REGION": "eu-west-1",
+    "AWS_PROFILE": "prod", "AWS_ROLE_ARN": "arn:aws:iam::1:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE": "/run/token",
+}  # fmt: skip
+NO_KEYS = {name: value for name, value in OF_AWS.items() if value != PLANTED}
+LOGIN = {"access_key": PLANTED, "secret_key": PLANTED, "session_token": PLANTED}
+OWN = {"access_key": "mine", "secret_key": "mine too"}
+ROLE = {"role_arn": "arn:aws:iam::1:role/other"}
+
+
+@pytest.mark.parametrize(
+    ("url", "store", "variables", "options", "passed"),
+    [
+        # AWS's own variables are for a bucket only
+        ("/a/folder", {}, OF_AWS, {}, {}),
+        # keys go where a driver takes them out of its environment
+        ("s3://bucket", {"region": "r"}, OF_AWS, {"region": "r", **LOGIN}, NO_KEYS),
+        ("s3://bucket", {}, NO_KEYS, {}, NO_KEYS),
+        ("s3://bucket", OWN, OF_AWS, OWN, NO_KEYS),
+        # a role is assumed again and again, with the login that AWS's variables hold then
+        ("s3://bucket", ROLE, OF_AWS, ROLE, OF_AWS),
+    ],
+)
+def test_a_driver_gets_the_login_of_its_bucket(
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    store: dict[str, str],
+    variables: dict[str, str],
+    options: dict[str, str],
+    passed: dict[str, str],
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings(store_url=url, store=store)
+    made = settings.environment_of_driver()
+    assert json.loads(made["SWITCHYARD_STORE"]) == options
+    assert {name: value for name, value in made.items() if name.startswith("AWS_")} == passed
+    trial = settings.environment_of_trial()
+    assert not [name for name in trial if name.startswith("AWS_")] and "SWITCHYARD_STORE" not in trial
+    # of a driver, what its JVM and its Python workers are started with
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in made.items():
+        monkeypatch.setenv(name, value)
+    with withheld():
+        assert "SWITCHYARD_STORE" not in os.environ
+        assert not [name for name in os.environ if name.startswith("AWS_")]
+
+
 def test_a_driver_is_started_with_just_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: dict[str, Any] = {}
     monkeypatch.setattr(local.subprocess, "Popen", lambda command, **how: started.update(command=command, **how))

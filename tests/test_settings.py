@@ -21,7 +21,7 @@ from pipelines.engine.jvm.jars import class_archive, scala_jar
 from pipelines.engine.spark_conf import session_conf, spark_kafka_options
 from pipelines.engine.table_file import table_path
 from pipelines.kafka.client import consumer_config, producer_config
-from pipelines.settings import Settings
+from pipelines.settings import Settings, revealed
 from tests.shared.elsewhere import elsewhere
 
 
@@ -378,11 +378,12 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("where", ["variables", "file"])
+@pytest.mark.parametrize("url", ["/theirs", "s3://theirs/store"])
 def test_a_run_apart_never_touches_the_store_of_the_user(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str, url: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    theirs = {"bootstrap_servers": "k:1", "store_url": "/theirs", "spark_master": "spark://theirs:7077"}
+    theirs = {"bootstrap_servers": "k:1", "store_url": url, "spark_master": "spark://theirs:7077"}
     if where == "file":
         (tmp_path / "switchyard.toml").write_text("".join(f'{name} = "{text}"\n' for name, text in theirs.items()))
     else:
@@ -436,17 +437,83 @@ def test_where_the_store_is(url: str | None, expected: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("hdfs://name/store", "a path or a file: URL; hdfs: is not supported"),
-        ("s3a://planted:planted@bucket/store", "a path or a file: URL; s3a: is not supported"),
+        ("hdfs://name/store", "a path, a file: URL or s3://BUCKET/PREFIX; hdfs: is not supported"),
+        ("s3a://planted:planted@bucket/store", "a path, a file: URL or s3://BUCKET/PREFIX; s3a: is not supported"),
         ("file://host/store", "a file: URL with an absolute path and nothing else"),
         ("file:store", "a file: URL with an absolute path and nothing else"),
         ("file:///store?planted", "a file: URL with an absolute path and nothing else"),
+        ("s3://planted:planted@bucket/store", "takes s3://BUCKET or s3://BUCKET/PREFIX"),
+        ("s3://bucket/store?secret_key=planted", "takes s3://BUCKET or s3://BUCKET/PREFIX"),
+        ("s3://bucket/../store", "takes s3://BUCKET or s3://BUCKET/PREFIX"),
+        ("s3://bucket/store/.", "takes s3://BUCKET or s3://BUCKET/PREFIX"),
+        ("s3://bucket//store", "takes s3://BUCKET or s3://BUCKET/PREFIX"),
+        ("s3:///store", "takes s3://BUCKET or s3://BUCKET/PREFIX"),
+        ("s3:bucket", "takes s3://BUCKET or s3://BUCKET/PREFIX"),
     ],
 )
 def test_another_store_is_refused_and_not_shown(url: str, said: str) -> None:
     with pytest.raises(ValidationError, match=said) as caught:
         Settings(store_url=url)
     assert "planted" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "root"),
+    [
+        ("s3://a-bucket", "a-bucket"),
+        ("s3://a-bucket/", "a-bucket"),
+        ("s3://a-bucket/some/..prefix.d/", "a-bucket/some/..prefix.d"),
+    ],
+)
+def test_a_bucket_has_copies_in_the_state_folder(url: str, root: str) -> None:
+    found = Settings(state_dir=Path("/state"), store_url=url)
+    assert found.bucket is not None and found.bucket.root == root and found.store_url == f"s3://{root}"
+    assert found.store_dir == Path("/state/store")
+    assert Settings(store_url="/a/folder").bucket is None is Settings().bucket
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ({"secret_key": "planted"}, "access_key and secret_key together"),
+        ({"access_key": "planted"}, "access_key and secret_key together"),
+        ({"session_token": "planted"}, "session_token only with access_key"),
+        ({"role_arn": "r", "access_key": "planted", "secret_key": "planted"}, "a role_arn or an access_key, not both"),
+        ({"scheme": "planted"}, "scheme of store takes https or http"),
+        ({"endpoint_override": "http://planted:9000"}, "endpoint_override of store takes HOST:PORT"),
+        ({"endpoint_override": "planted:word@host"}, "endpoint_override of store takes HOST:PORT"),
+        ({"fs.s3a.access.key": "planted"}, "not a name of another form"),
+        ({"endpoint": "planted"}, "store takes access_key, .* tls_ca_file_path, not endpoint"),
+    ],
+)
+def test_an_option_that_the_client_lacks_is_refused_and_its_value_is_not_shown(
+    store: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ValidationError, match=said) as caught:
+        Settings(store_url="s3://bucket", store=store)
+    assert "planted" not in str(caught.value)
+
+
+def test_the_keys_of_a_bucket_are_merged_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "switchyard.toml").write_text(
+        'store_url = "s3://bucket/here"\n[store]\nendpoint_override = "minio:9000"\nregion = "eu-west-1"\naccess_key = "ada"\n'
+    )
+    monkeypatch.setenv("SWITCHYARD_STORE", '{"secret_key": "planted"}')
+    found = Settings()
+    assert revealed(found.store) == {
+        "endpoint_override": "minio:9000",
+        "region": "eu-west-1",
+        "access_key": "ada",
+        "secret_key": "planted",
+    }
+    assert "planted" not in repr(found) and "ada" not in repr(found) and "eu-west-1" in repr(found)
+
+
+def test_executors_elsewhere_need_a_folder() -> None:
+    with pytest.raises(ValidationError, match="a bucket is none: put the store on such a file system"):
+        elsewhere(store_url="s3://bucket")
+    assert elsewhere(store_url="s3://bucket", spark_master="local[2]").bucket is not None
 
 
 def test_what_other_hosts_need_is_in_the_store_and_the_rest_is_not(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ ALLOWED = {
     "orchestration/operations/plans/positions.py:before_now": "what an operator has typed",
     "orchestration/operations/plans/positions.py:from_file": "what an operator has written",
     "orchestration/operations/plans/positions.py:until_of": "what an operator has typed",
+    "pipelines/bucket_failures.py:_kind": "Arrow's words of AWS's codes, of which it has no attribute",
     "pipelines/engine/causes.py:_of_spark": "the plan and the line of a column in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:_ends": "Python's tracebacks in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:cause": "Python's tracebacks in Spark's errors, to shorten what is shown",

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from pipelines.errors import SwitchyardError
+from pipelines.objects import fetch, object_store, publish
 from pipelines.paths import below
 from pipelines.settings import Settings
+
+log = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 # by these names a browser on this machine, or at the other end of a tunnel, asks
@@ -20,6 +27,7 @@ LOCAL = frozenset({"127.0.0.1", "localhost"})
 OTHER_NAME = (
     "refused: this server does not answer to that host name; set SWITCHYARD_DATA_DOCS_URL to the proxy's address"
 )
+_INDEX = "index.html"
 _HEADERS = {
     # the pages quote records: were a tag ever to get through, it could ask nobody and read nothing
     "Content-Security-Policy": "sandbox allow-scripts allow-popups; connect-src 'none'; form-action 'none'",
@@ -33,6 +41,38 @@ _HEADERS = {
 def folder_of(settings: Settings) -> Path:
     """The folder of the Data Docs. Raises SwitchyardError if a link leads out of the store."""
     return below(settings.store_dir, "data-docs")
+
+
+@contextmanager
+def in_store(settings: Settings) -> Iterator[None]:
+    """Around what adds pages: fetches those of other hosts first, which the index lists, too, and publishes what was added
+    or replaced. Does nothing if the store is a folder. Raises as `ObjectStore` does.
+
+    Two checks at once on two hosts leave an index without one of the two pages, until the next check.
+    """
+    store = object_store(settings)
+    if store is None:
+        yield
+        return
+    folder = folder_of(settings)
+    known = store.list(folder.name)
+    for key in known:
+        fetch(settings, folder.parent / key)
+    before = _times(folder)
+    yield
+    changed = [p for p, at in _times(folder).items() if before.get(p) != at or _key(folder, p) not in known]
+    # the index last: what it leads to is there then
+    for path in sorted(changed, key=lambda path: (path.name == _INDEX, path)):
+        publish(settings, path)
+
+
+def _times(folder: Path) -> dict[Path, int]:
+    """Each page, and when it was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def _key(folder: Path, path: Path) -> str:
+    return path.relative_to(folder.parent).as_posix()
 
 
 def url_of(settings: Settings, page: Path) -> str | None:
@@ -59,8 +99,10 @@ class _Pages(SimpleHTTPRequestHandler):
     server_version = "switchyard"
     sys_version = ""
 
-    def __init__(self, *arguments: object, names: frozenset[str], **options: object) -> None:
-        self._names = names
+    def __init__(
+        self, *arguments: object, names: frozenset[str], newest: Callable[[Path], object], **options: object
+    ) -> None:
+        self._names, self._newest = names, newest
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def send_head(self):  # type: ignore[no-untyped-def]
@@ -75,7 +117,13 @@ class _Pages(SimpleHTTPRequestHandler):
         except (OSError, ValueError):
             found = root
         if asked.endswith("/"):
-            found /= "index.html"
+            found /= _INDEX
+        if found.is_relative_to(root):
+            try:
+                self._newest(found)
+            except SwitchyardError as error:
+                # then the copy of this host, if there is one
+                log.warning("can't fetch a page of the Data Docs: %s", error.in_one_line)
         if not found.is_relative_to(root) or not found.is_file():
             self.send_error(HTTPStatus.NOT_FOUND, "no such page")
             return None
@@ -94,7 +142,8 @@ def server_of(settings: Settings, port: int) -> ThreadingHTTPServer:
     """A server of the Data Docs on `port` of this machine (0: a free one), not serving yet. Raises OSError if the port
     is busy.
     """
-    handler = partial(_Pages, directory=str(folder_of(settings)), names=names_of(settings))
+    newest = partial(fetch, settings, newest=True)
+    handler = partial(_Pages, directory=str(folder_of(settings)), names=names_of(settings), newest=newest)
     return ThreadingHTTPServer((_HOST, port), handler)
 
 

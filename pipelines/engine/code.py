@@ -15,6 +15,7 @@ from pathlib import Path
 from pipelines.engine.guard import admit, checked, digest_of, package_name, sources_in
 from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.model.app import App
+from pipelines.objects import fetch, publish
 from pipelines.paths import below
 from pipelines.private import write_private
 from pipelines.settings import Settings
@@ -32,6 +33,16 @@ _LOADERS = ("importlib", "pkgutil", "runpy", "zipimport", "__import__", "builtin
 
 
 def code_path(settings: Settings, digest: str) -> Path:
+    """The path of frozen code, for whoever reads it: it is fetched if the store is a bucket and this host lacks it.
+
+    Raises as `code_place` and `fetch` do.
+    """
+    path = code_place(settings, digest)
+    fetch(settings, path)
+    return path
+
+
+def code_place(settings: Settings, digest: str) -> Path:
     """The path of frozen code. Raises SwitchyardError if a link leads out of the store."""
     return below(settings.store_dir, "code", f"{digest}.zip")
 
@@ -159,16 +170,18 @@ def frozen(settings: Settings, digest: str, of: str) -> FrozenCode:
 
 
 def store(settings: Settings, code: FrozenCode) -> Path:
-    """Writes the zip where drivers find it, unless it is there already. Returns its path.
+    """Writes the zip where drivers of all hosts find it, unless it is there already. Returns its path.
 
-    Raises SwitchyardError if `code` is not the code of its digest.
+    Raises SwitchyardError if `code` is not the code of its digest, and as `publish` does.
     """
-    path = code_path(settings, code.digest)
+    path = code_place(settings, code.digest)
     if sources_in(code.data, code.digest) is None:
         raise SwitchyardError(f"the code for {path} does not match digest {code.digest}",
                               fix="run `switchyard stage` again: it freezes the folder again")  # fmt: skip
     if not path.exists() or sources_in(path.read_bytes(), code.digest) is None:
         write_private(settings.store_dir, path, code.data)
+    # each time: an earlier attempt may have ended before this
+    publish(settings, path)
     return path
 
 

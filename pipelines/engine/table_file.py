@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipelines.errors import SwitchyardError
 from pipelines.model.parts import lost_table, reading_table_again
+from pipelines.objects import fetch, publish
 from pipelines.paths import below
 from pipelines.private import write_private
 from pipelines.settings import Settings
@@ -72,9 +73,10 @@ def _bytes(line: dict[str, str], part: str) -> bytes:
 def checked(settings: Settings, digest: str, name: str, of: str) -> TableFile:
     """The file of `digest`, read once. `name`: of the static table; `of`: its release, for messages.
 
-    Raises TableChanged if the file is missing, can't be read, or holds anything else.
+    Raises TableChanged if the file is missing, can't be read, or holds anything else. Raises as `fetch` does.
     """
     path = table_path(settings, digest)
+    fetch(settings, path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -94,9 +96,9 @@ def checked(settings: Settings, digest: str, name: str, of: str) -> TableFile:
 
 
 def store(settings: Settings, table: TableFile) -> Path:
-    """Writes the file where drivers find it, unless it is there already. Returns its path.
+    """Writes the file where drivers of all hosts find it, unless it is there already. Returns its path.
 
-    Raises SwitchyardError if `table` has another digest than it says.
+    Raises SwitchyardError if `table` has another digest than it says, and as `publish` does.
     """
     path = table_path(settings, table.digest)
     if hashlib.sha256(table.data).hexdigest() != table.digest:
@@ -106,4 +108,6 @@ def store(settings: Settings, table: TableFile) -> Path:
         )
     if not path.exists() or path.read_bytes() != table.data:
         write_private(settings.store_dir, path, table.data)
+    # each time: an earlier attempt may have ended before this
+    publish(settings, path)
     return path

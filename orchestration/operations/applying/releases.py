@@ -36,6 +36,7 @@ from pipelines.model.entries import Entry, HistoryAccepted, Repaired, StateSet
 from pipelines.model.missing import without
 from pipelines.model.names import app_of, is_delta_topic
 from pipelines.model.registry import RegistryState, Release
+from pipelines.objects import withdraw
 from pipelines.paths import remove
 
 # longer than the session of a driver's member (`engine/member.py`): Kafka keeps that of a killed driver so long
@@ -259,14 +260,17 @@ def delete_files(work: Work, stage: DeleteFiles) -> None:
     # checked before anything is deleted: if one path leads out of the state folder, nothing is deleted
     files, folders = files_of(settings, stage), folders_of(settings, stage)
     _refuse_foreign_files(work, state, stage)
-    for root, parts in folders.values():
+    for path, (root, parts) in folders.items():
         _refuse_unretired(work, stage.release, f"files of {stage.release}")
         remove(root, *parts)
+        if root == settings.store_dir:
+            withdraw(settings, path)
     for file, digest in files.items():
         # a release may have been staged with the same code or table after the plan was made
         others = (r for r in work.now().releases.values() if r.name != stage.release and r.state != "retired")
         if not any(digest in _digests(each) for each in others):
             file.unlink(missing_ok=True)
+            withdraw(settings, file)
 
 
 def _refuse_foreign_files(work: Work, state: RegistryState, stage: DeleteFiles) -> None:

@@ -21,12 +21,13 @@ from pipelines.model.entries import DeltaSegment, EvidenceRecorded
 from pipelines.model.parts import Loss
 from pipelines.model.positions import ResultPosition
 from pipelines.model.switch import holds_ahead
+from pipelines.objects import fetch_folder
 from pipelines.settings import Settings
 
 
 class Delta:
     """The delta of one switch to the release `to`: a `Since` that also writes. Raises SwitchyardError if the evidence
-    has no delta, Refused if its delta topic is lost.
+    has no delta, Refused if its delta topic is lost, and as `fetch_folder` does.
 
     `begin` reads what both results have so far, and writes the new result's part of it as a segment of its own.
     """
@@ -44,6 +45,8 @@ class Delta:
         self._recorded = evidence
         self._settings = settings
         self._fold = evidence_path(settings, evidence.id)
+        # now, as consumers would wait for it later
+        fetch_folder(settings, self._fold)
         self._admin = admin(settings)
         self._consumer = consumer(
             settings, auto_offset_reset="earliest", enable_partition_eof=True, fetch_wait_max_ms=20

@@ -17,6 +17,7 @@ from orchestration.operations.comparing.tags import prefix, split
 from orchestration.operations.comparing.values import columns_of, differing, parsed
 from pipelines.model.entries import ReleaseSpec, ResultSpec
 from pipelines.model.positions import ResultPosition
+from pipelines.objects import publish, withdraw
 from pipelines.paths import move, remove
 from pipelines.private import private
 from pipelines.settings import Settings
@@ -72,7 +73,8 @@ def compare_at(
     """Compares the results of two releases, each as of a position, and keeps the fold of both with that evidence.
 
     `check`: called now and then while they are read; what it raises ends the comparison. Raises SwitchyardError if records of
-    a result are deleted, or if the memory or the disk is full. The fold is there whole, or not at all.
+    a result are deleted, or if the memory or the disk is full, and as `publish` does. The fold is there whole, or not at all; in a bucket, it is whole once
+    this returns.
     """
     fold = evidence_path(settings, evidence)
 
@@ -102,9 +104,11 @@ def compare_at(
         check_both()
         # of an attempt that was killed before it was recorded
         remove(settings.store_dir, *evidence_home(evidence), fold.name)
+        withdraw(settings, fold)
         private(settings.store_dir)
         fold.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         move(folder / fold.name, fold)
+        publish(settings, fold)
         return Comparison.together(found)
 
     return with_database(settings, work)

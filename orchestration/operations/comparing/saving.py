@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestration.operations.comparing.upkeep import ABOUT, ROWS, Upkeep, path_of
 from pipelines.errors import SwitchyardError
 from pipelines.model.entries import EvidenceRecorded
+from pipelines.objects import publish
 from pipelines.private import temporary_beside
 from pipelines.settings import Settings
 
@@ -22,7 +23,7 @@ LastValues = Mapping[str, str | None]
 def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: LastValues, new: LastValues) -> None:
     """Replaces what is saved beside the evidence, atomically: Parquet of `new boolean, key string, value string`.
 
-    Raises SwitchyardError if the file can't be written.
+    Raises SwitchyardError if the file can't be written, and as `publish` does.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -37,6 +38,8 @@ def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: L
         [("new", pa.bool_()), ("key", pa.string()), ("value", pa.string())], metadata={ABOUT: json.dumps(about)}
     )
     path = path_of(settings, evidence)
+    # the fold may never have been on this host
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = temporary_beside(path)
     try:
         with pq.ParquetWriter(unfinished, schema) as file:
@@ -44,6 +47,7 @@ def save(settings: Settings, evidence: EvidenceRecorded, upkeep: Upkeep, live: L
                 for rows in _batches(side, changes, schema):
                     file.write_batch(rows)
         unfinished.replace(path)
+        publish(settings, path)
     except OSError as error:
         raise SwitchyardError(
             f"{path} can't be written: {error}", fix="free some disk space, or fix the permissions of its folder"

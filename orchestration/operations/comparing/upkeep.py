@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestration.operations.comparing.evidence import evidence_home
+from pipelines.errors import SwitchyardError
 from pipelines.kafka.topics import COMPACTION_LAG_MS, DAY_MS
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.positions import ResultPosition
+from pipelines.objects import fetch
 from pipelines.paths import below
 from pipelines.settings import Settings
 
@@ -42,7 +44,7 @@ class Upkeep:
 def upkeep_of(settings: Settings, evidence: EvidenceRecorded) -> Upkeep:
     """How far evidence is refreshed; without a refresh, to its own cut."""
     path = path_of(settings, evidence)
-    if not path.exists():
+    if not _is_here(settings, path):
         return _none(evidence)
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -75,7 +77,7 @@ def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[s
     deleted). A file that can't be read is ignored, with a warning.
     """
     path = path_of(settings, evidence)
-    if not path.exists():
+    if not _is_here(settings, path):
         return _none(evidence), {}, {}
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -97,6 +99,17 @@ def load(settings: Settings, evidence: EvidenceRecorded) -> tuple[Upkeep, dict[s
 def path_of(settings: Settings, evidence: EvidenceRecorded) -> Path:
     """The file in which a refresh saves; it exists only after the first refresh."""
     return below(settings.store_dir, *evidence_home(evidence.id), "since.parquet")
+
+
+def _is_here(settings: Settings, path: Path) -> bool:
+    """Whether there is a refresh. In a bucket, another host may have saved a newer one; without an answer, that of this
+    host is used, which only leaves more to read.
+    """
+    try:
+        return fetch(settings, path, newest=True)
+    except SwitchyardError as error:
+        log.warning("can't ask the store for the newest refresh of a diff: %s", error.in_one_line)
+        return path.exists()
 
 
 def _none(evidence: EvidenceRecorded) -> Upkeep:

@@ -10,14 +10,15 @@ from orchestration.operations.looking.awaited import lost_to_followers
 from orchestration.operations.looking.deltas import Ends, delta_ends, how_lost
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import release_folder, whole_folder
-from pipelines.engine.code import code_path
+from pipelines.engine.code import code_place
 from pipelines.engine.table_file import table_path
-from pipelines.errors import Refused, SwitchyardError
+from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.model.entries import EvidenceRecorded
 from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss, Part, lost_checkpoint, lost_table, lost_topics, parts_of, vital
 from pipelines.model.progress import Progress
 from pipelines.model.registry import RegistryState, Release
+from pipelines.objects import holds
 
 # a release in these states may have committed a batch, so it should have a checkpoint and a group
 _HAS_RUN = ("hydrating", "ready", "live", "standby", "failed")
@@ -122,7 +123,7 @@ def _of_evidence(context: Reading, release: Release, evidence: EvidenceRecorded,
         if (how := how_lost(topic, needed, ends)) is not None:
             yield Loss(release=release.name, part="delta", name=topic, how=how)
     path = evidence_path(context.settings, evidence.id)
-    if _is_here(context, release) and not path.exists():
+    if _is_here(context, release) and not holds(context.settings, path):
         yield Loss(release=release.name, part="evidence", name=evidence.id)
 
 
@@ -130,11 +131,12 @@ def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Los
     if not _is_here(context, release):
         return
     settings, name = context.settings, release.name
-    if not code_path(settings, release.spec.code_digest).is_file():
-        yield Loss(release=name, part="frozen code", name=str(code_path(settings, release.spec.code_digest)))
+    code = code_place(settings, release.spec.code_digest)
+    if not holds(settings, code):
+        yield Loss(release=name, part="frozen code", name=str(code))
     for table, given in release.spec.static_tables.items():
         path = table_path(settings, given.digest)
-        if not path.is_file():
+        if not holds(settings, path):
             yield lost_table(name, table, path)
     if release.state in _HAS_RUN and whole_folder(settings, name, release.generation) is None:
         last = _last(context, name) if progress_topic(name) in topics else None
@@ -173,7 +175,10 @@ def belongs_elsewhere(context: Reading, release: Release) -> bool:
     if _is_here(context, release):
         return False
     try:
-        return not code_path(context.settings, release.spec.code_digest).is_file()
+        return not holds(context.settings, code_place(context.settings, release.spec.code_digest))
+    except Unavailable:
+        # no driver of this host could fetch it now
+        return True
     except SwitchyardError:
         # a link that leads out of the store: whoever starts the release says so
         return False

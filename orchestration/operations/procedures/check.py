@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from expectations.names import may_be_own
 from expectations.verdict import VOLUME_TOLERANCE, GateRequest, Verdict
-from orchestration.local.data_docs import folder_of
+from orchestration.local.data_docs import folder_of, in_store
 from orchestration.operations import journal
 from orchestration.operations.comparing.evidence import Comparison, are_compared, evidence_for
 from orchestration.operations.context import Context
@@ -111,7 +111,8 @@ def _verdict(
         )
         for name, suite in spec.suites.items()
     }
-    return _run(context.session_soon(upto.records), requests)
+    with in_store(context.settings):
+        return _run(context.session_soon(upto.records), requests)
 
 
 def _run(session: Callable[[], SparkSession], requests: Mapping[str, GateRequest]) -> Verdict:

@@ -152,10 +152,12 @@ def _turn(
 def _of_other_hosts(context: Context, memory: Memory, found: Sequence[ReleaseStatus]) -> list[str]:
     """The releases that are down and belong to another host. Its supervisor starts them; here they would fail."""
     names = [s.release.name for s in found if s.health == "down" and belongs_elsewhere(context, s.release)]
+    settings = context.settings
+    store = settings.store_dir if settings.bucket is None else settings.bucket.url
     for name in names:
         if name not in memory.of_other_hosts:
             context.say(
-                f"{name} should run, but has no driver, and its frozen code is not in {context.settings.store_dir}: "
+                f"{name} should run, but has no driver, and its frozen code is not in {store}: "
                 "the supervisor of its host starts it"
             )
     memory.of_other_hosts = names
