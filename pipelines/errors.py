@@ -3,7 +3,7 @@
 SwitchyardError   exit 1: it failed
   BadUsage        exit 2: the request makes no sense
   Refused         exit 3: the request is clear, but was not carried out, to prevent a loss
-  Unavailable     exit 1: Kafka is not there, can't be reached, or refuses for now; a retry may help
+  Unavailable     exit 1: Kafka or the bucket of the store can't be reached, or refuses for now; a retry may help
     LoginRefused  exit 1: Kafka refuses the login, or one side refuses the other's certificate
 """
 
@@ -71,7 +71,7 @@ class Cancelled(SwitchyardError):
 
 
 class Unavailable(SwitchyardError):
-    """The broker is not there, can't be reached, or can't do it for now."""
+    """The broker or the bucket of the store is not there, can't be reached, or can't do it for now."""
 
     retryable = True
 

@@ -11,7 +11,6 @@ replaced whole, and `get` never mixes two of them.
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import shutil
@@ -240,6 +239,8 @@ def _upload(stream: Any, source: BinaryIO, over: threading.Event) -> None:
                 raise SwitchyardError("the upload was interrupted", fix="repeat the command")
             stream.write(chunk)
     except BaseException:
+        import ctypes
+
         # the client has no way to give up: to close or to free this stream would make what came so far appear. So it is
         # kept for as long as this process lives
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))

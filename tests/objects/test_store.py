@@ -159,16 +159,22 @@ def leased(code: frozen.FrozenCode, where: str) -> list[Entry]:
     return [Staged(spec=staged(code)), generation(NAME), LeaseTaken(release=NAME, token=1, holder=holder)]
 
 
-def test_a_release_whose_code_is_in_the_bucket_may_run_on_any_host(host: Host, code: frozen.FrozenCode) -> None:
+def test_a_release_whose_code_and_state_are_in_the_bucket_may_run_on_any_host(
+    host: Host, code: frozen.FrozenCode
+) -> None:
     log, one, other = Log(*leased(code, "another")), host("one"), host("other")
     release = log.known.releases[NAME]
     context = replace(context_of(log), settings=other)
     assert belongs_elsewhere(context, release)
     frozen.store(one, code)
+    # its state may be where it ran last
+    assert belongs_elsewhere(context, release) and not belongs_elsewhere(context, replace(release, lease=None))
+    store_of(one).put(f"checkpoints/{NAME}/g1/offsets/0", b"1")
     assert not belongs_elsewhere(context, release)
     # a driver of this host could not fetch it now
     assert belongs_elsewhere(replace(context, settings=host("other", endpoint_override=AWAY)), release)
-    assert not belongs_elsewhere(replace(context, settings=host("one", endpoint_override=AWAY)), release)
+    never = replace(release, lease=None)
+    assert not belongs_elsewhere(replace(context, settings=host("one", endpoint_override=AWAY)), never)
 
 
 def test_a_part_that_is_only_in_the_bucket_is_not_lost(host: Host, code: frozen.FrozenCode) -> None:

@@ -170,12 +170,17 @@ def _is_here(context: Reading, release: Release) -> bool:
 
 def belongs_elsewhere(context: Reading, release: Release) -> bool:
     """Whether another host should run a release: its frozen code isn't in this store, and no driver of this host
-    ran it last.
+    ran it last. With a bucket, also if its state may be on that host alone.
     """
+    settings = context.settings
     if _is_here(context, release):
         return False
     try:
-        return not holds(context.settings, code_place(context.settings, release.spec.code_digest))
+        if not holds(settings, code_place(settings, release.spec.code_digest)):
+            return True
+        # hosts share the code, but not each checkpoint: a driver without it would fail
+        has_run = settings.bucket is not None and release.lease is not None
+        return has_run and not holds(settings, release_folder(settings, release.name))
     except Unavailable:
         # no driver of this host could fetch it now
         return True

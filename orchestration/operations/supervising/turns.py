@@ -157,7 +157,7 @@ def _of_other_hosts(context: Context, memory: Memory, found: Sequence[ReleaseSta
     for name in names:
         if name not in memory.of_other_hosts:
             context.say(
-                f"{name} should run, but has no driver, and its frozen code is not in {store}: "
+                f"{name} should run, but has no driver, and its frozen code or its state is not in {store}: "
                 "the supervisor of its host starts it"
             )
     memory.of_other_hosts = names

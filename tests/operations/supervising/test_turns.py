@@ -303,7 +303,7 @@ def test_a_release_of_another_host_is_left_to_its_supervisor(world: World) -> No
     assert world.launcher.launched == [NAME] and not world.alerts
     assert world.log.known.releases[NAME].state == "live"
     [said] = world.said
-    assert said.startswith(f"{NAME} should run, but has no driver, and its frozen code is not in")
+    assert said.startswith(f"{NAME} should run, but has no driver, and its frozen code or its state is not in")
     assert bring_up(world.context, timeout_s=60, alert=world.hear) == []
     # its own host says which part is lost
     here = this_process(world.settings)
