@@ -15,7 +15,7 @@ import io
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -60,7 +60,6 @@ class ObjectStore:
         """`options`: of the client, by its own names, including the login."""
         self._bucket, self._options = bucket, options
         self._where = where_of(options)
-        self._there = False
 
     @cached_property
     def _files(self) -> Any:
@@ -142,17 +141,18 @@ class ObjectStore:
 
     def delete(self, key: str) -> None:
         """Deletes an object. No error if it isn't there."""
-        with self._told():
-            if self._found(lambda: (self._files.delete_file(self._place(key)), True)) is not None:
-                return
-        self._refuse_missing_bucket()
+        self._delete(lambda: self._files.delete_file(self._place(key)))
 
     def delete_all(self, prefix: str) -> None:
         """Deletes all objects that `list` names."""
+        self._delete(lambda: self._files.delete_dir(self._place(prefix)))
+
+    def _delete(self, call: Callable[[], None]) -> None:
         with self._told():
-            if self._found(lambda: (self._files.delete_dir(self._place(prefix)), True)) is not None:
-                return
-        self._refuse_missing_bucket()
+            try:
+                call()
+            except FileNotFoundError:
+                self._refuse_missing_bucket()
 
     def _copy(self, key: str, target: BinaryIO) -> _Version | None:
         """What `target` is now a copy of; None: there is no such object."""
@@ -167,8 +167,8 @@ class ObjectStore:
                 with self._told(), source:
                     while chunk := source.read(_CHUNK_BYTES):
                         target.write(chunk)
-            except Unavailable:
-                # the client fails at the end of an object that has become shorter
+            except (Unavailable, FileNotFoundError):
+                # the client fails at the end of an object that has become shorter, or is gone
                 if self._now(key) == version:
                     raise
                 continue
@@ -189,17 +189,11 @@ class ObjectStore:
     def _source(self, key: str) -> Any:
         """A stream of an object; None: there is no such object."""
         with self._told():
-            source = self._found(lambda: self._files.open_input_stream(self._place(key)))
-        if source is None:
-            self._refuse_missing_bucket()
-        return source
-
-    @staticmethod
-    def _found(call: Any) -> Any:
-        try:
-            return call()
-        except FileNotFoundError:
-            return None
+            try:
+                return self._files.open_input_stream(self._place(key))
+            except FileNotFoundError:
+                self._refuse_missing_bucket()
+                return None
 
     def _place(self, key: str) -> str:
         return f"{self._bucket.root}/{key}"
@@ -208,15 +202,12 @@ class ObjectStore:
         """The client says the same of an object that isn't there and of a bucket that isn't there. Raises Refused if it is
         the bucket.
         """
-        if self._there:
-            return
         from pyarrow import fs
 
         with self._told():
             found = self._files.get_file_info(self._bucket.name)
         if found.type == fs.FileType.NotFound:
             raise no_bucket(self._bucket, self._where)
-        self._there = True
 
     @contextmanager
     def _told(self) -> Iterator[None]:

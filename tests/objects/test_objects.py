@@ -77,8 +77,15 @@ def test_two_versions_of_an_object_are_never_mixed(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_CHUNK_BYTES", 4)
-    versions, copied = [b"bbbbbbbb", b"cccc", b"dddddddddddd"], store._copy
+    copied = store._copy
+    versions: list[bytes | None] = [b"bbbbbbbb", b"cccc", b"dddddddddddd"]
     store.put("a", b"aaaaaaaa")
+
+    def replace(by: bytes | None) -> None:
+        if by is None:
+            store.delete("a")
+        else:
+            store.put("a", by)
 
     class Slow(io.BytesIO):
         """While its first bytes are written, someone replaces the object."""
@@ -88,7 +95,7 @@ def test_two_versions_of_an_object_are_never_mixed(
 
         def write(self, chunk: bytes) -> int:  # type: ignore[override]
             if versions:
-                store.put("a", versions.pop(0))
+                replace(versions.pop(0))
             return self._target.write(chunk)
 
         def seek(self, at: int, whence: int = 0) -> int:
@@ -105,6 +112,9 @@ def test_two_versions_of_an_object_are_never_mixed(
     assert store.get("a", path) and path.read_bytes() == b"dddddddddddd" and not versions
     versions[:] = [b"eeeeeeee", b"ffff"]
     assert store.read("a") == b"ffff"
+    versions[:] = [None]
+    assert store.read("a") is None
+    store.put("a", b"gggggggg")
     versions[:] = [bytes([n]) for n in range(9)]
     with pytest.raises(Unavailable, match=r"store/a was replaced 5 times"):
         store.get("a", path)
