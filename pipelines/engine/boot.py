@@ -43,6 +43,9 @@ from pipelines.settings import Settings
 
 log = logging.getLogger("switchyard.driver")
 
+# the state of a driver that runs batches again which its checkpoint lacks
+CATCHING_UP = "catching up"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booted:
@@ -113,7 +116,7 @@ class Boot:
         reads_from = known.boundary.position if known is not None and resumes else start
         writer = BatchWriter(self._settings, self._name, release.result_partitions, JvmProducer)
         checkpoint = Checkpoint(path, destination.inputs, self._name)
-        query = Query(self._settings, app, spec, destination, checkpoint, writer, self._orders.admit)
+        query = Query(self._settings, app, spec, destination, checkpoint, writer, self._orders.admit, self._catching_up)
         goal, limits = self._prepare(query, release, app, tables, code, reads_from, at_most)
         if limits.total < min(at_most, FIRST_RECORDS):
             log.info("%s: the size of its input records limits batches to %d records", self._name, limits.total)
@@ -188,6 +191,13 @@ class Boot:
         # what can't be understood is waited out once the driver has booted
         with suppress(Held):
             self._orders.check_newest()
+
+    def _catching_up(self) -> None:
+        """Says that the driver catches up, which may take minutes. Raises as `_check` does."""
+        if self._status.state != CATCHING_UP:
+            self._status.state = CATCHING_UP
+            self._beat()
+        self._check()
 
     def _sizes(self, start: Mapping[str, Mapping[int, int]]) -> dict[str, Size | None]:
         """The sizes of the input's records; empty if Kafka does not answer. Spark's query then finds out why."""

@@ -11,6 +11,11 @@ class ProgressGap(SwitchyardError):
     """Spark asks for a batch that doesn't follow the last committed one."""
 
 
+def reset_of(release: str, why: str) -> str:
+    """What helps if the checkpoint of `release` can't be used. `why`: its predicate, for the message."""
+    return f"the checkpoint {why}: restore the right one, or `switchyard reset {release} --to-earliest`"
+
+
 def is_committed(batch_id: int, last: Progress | None, checkpoint: Checkpoint, *, release: str) -> bool:
     """Whether batch `batch_id` is committed already; False: it is the one after `last`, the last committed record.
 
@@ -23,7 +28,7 @@ def is_committed(batch_id: int, last: Progress | None, checkpoint: Checkpoint, *
     if batch_id != done + 1:
         raise ProgressGap(
             f"{release}: Spark's checkpoint is at batch {batch_id}, but batches are committed up to {done}",
-            fix=f"the checkpoint does not belong to this result: restore the right one, or `switchyard reset {release} --to-earliest`",
+            fix=reset_of(release, "does not belong to this result"),
         )
     return False
 
@@ -36,5 +41,5 @@ def _must_be_known(batch_id: int, progress: Progress, checkpoint: Checkpoint, re
         raise ProgressGap(
             f"{release}: batch {batch_id} is planned to end at {position.told()}, but the last committed "
             f"batch, {last.batch_id}, ends at {last.position.told()}",
-            fix=f"the checkpoint is older than the result: restore the right one, or `switchyard reset {release} --to-earliest`",
+            fix=reset_of(release, "is older than the result"),
         )

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakMethod
 
@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.batch_writer import BatchWriter
+from pipelines.engine.catch_up import CatchUp, is_behind, is_half_moved, last_of, move_to_record, require_input
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
 from pipelines.engine.ending import Ending
@@ -27,11 +28,14 @@ from pipelines.engine.sink import Sink
 from pipelines.engine.source_ends import SourceEnds
 from pipelines.engine.static import StaticTables
 from pipelines.errors import SwitchyardError
+from pipelines.kafka.offsets import first_offsets
+from pipelines.kafka.progress import progress_history
 from pipelines.model.app import App
 from pipelines.model.entries import ReleaseSpec
 from pipelines.model.limits import QUICK_S, SLOW_S, Limits
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
+from pipelines.model.recorded import RecordedBatch, recorded_batches
 from pipelines.model.switch import merged
 from pipelines.settings import Settings
 
@@ -53,6 +57,7 @@ class Query:
     """One release's Spark query on one checkpoint. A pause keeps the Spark session.
 
     The sink exists from the start, so that it can connect while Spark starts. `prepare` makes the frame that runs.
+    `while_catching_up` is called again and again while batches that the checkpoint lacks run: it raises if the driver must end.
     """
 
     _frame: DataFrame
@@ -64,8 +69,9 @@ class Query:
 
     def __init__(
         self, settings: Settings, app: App, spec: ReleaseSpec, destination: Destination, checkpoint: Checkpoint, writer: BatchWriter,
-        admit: Callable[[], None],
+        admit: Callable[[], None], while_catching_up: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
+        self._while_catching_up = while_catching_up
         self._settings = settings
         self._app = app
         self._spec = spec
@@ -131,6 +137,7 @@ class Query:
         """Plans the first batch by hand if it reads a portion of history: its sources can't be limited before it."""
         # the standing plan may be that of a batch which Kafka has committed
         self.sink.look_again()
+        self._run_lacking_batches()
         end = self._portion(self.sink.position, self._first)
         if end is None:
             return
@@ -212,6 +219,19 @@ class Query:
         self._bounded = last.boundary.batch_id + 1 if last else 0
         self._source_ends.limit_to(end)
 
+    def _limit_next(self, end: SourcePosition) -> bool:
+        """Ends the next batch at `end`. Spark must wait. False: this code doesn't know its sources."""
+        # the first batch can arrive before start() has returned
+        self._started.wait(30)
+
+        def limit() -> None:
+            if self._source_ends is None:
+                self._find_sources()
+            assert self._source_ends is not None
+            self._source_ends.limit_to(end)
+
+        return self._tell_sources(limit)
+
     def is_bounded(self, batch_id: int) -> bool:
         """Whether batch `batch_id` had a limit. Then Spark's report of it omits the records after the limit."""
         return batch_id <= self._bounded
@@ -242,11 +262,16 @@ class Query:
         self.sink.turnstile.shut()
         while self.active:
             if self.sink.in_batch is None and (self.sink.halted or self._is_level()):
-                self._query.stop()
-                if self._ending is not None:
-                    self._ending.wait(_END_S)
+                self._end()
                 return
             time.sleep(_POLL_S)
+
+    def _end(self) -> None:
+        """Ends the query, whatever Spark does. What it has not committed runs again."""
+        if self.active:
+            self._query.stop()
+            if self._ending is not None:
+                self._ending.wait(_END_S)
 
     def rest(self) -> None:
         """Stops at a boundary. Holds the end of a running batch, so that the query can resume; else it stops."""
@@ -288,9 +313,62 @@ class Query:
         if not self.active or self._rests:
             self.sink.look_again()
         last = self.sink.last
-        if last is None or self._rests or self._is_level():
+        if last is None or self._rests:
             return
-        self._run_to(last.boundary.batch_id, 0, lambda: None)
+        self._run_lacking_batches()
+        if not self._is_level():
+            self._run_to(last.boundary.batch_id, 0, lambda: None)
+
+    def _run_lacking_batches(self) -> None:
+        """Runs the batches again that the checkpoint lacks and Kafka has, if a restart of the query alone would not.
+
+        Raises ProgressGap if they can't run as they did.
+        """
+        last = self.sink.last
+        if last is None or not self.sink.has_begun or not is_behind(self._checkpoint, last):
+            return
+        recorded = recorded_batches(progress_history(self._settings, self._release), last.generation)
+        number = last.boundary.batch_id
+        if is_half_moved(self._checkpoint, recorded, number):
+            # the operation that was killed meanwhile moves it again
+            return
+        catch_up = CatchUp(
+            self._checkpoint, recorded, number, release=self._release, limit=self._limit_next, at_once=self._at_once
+        )
+        self.sink.catch_up = catch_up
+        try:
+            self._run_recorded(catch_up, recorded)
+        finally:
+            self.sink.catch_up = None
+
+    def _run_recorded(self, catch_up: CatchUp, recorded: Mapping[int, RecordedBatch]) -> None:
+        move_to_record(self._checkpoint, recorded, self._release)
+        done = last_of(self._checkpoint)
+        here = recorded[done].left_at if done in recorded else self.sink.destination.start
+        topics = here.by_topic(self.sink.destination.inputs)
+        require_input(topics, first_offsets(self._settings, topics), self._release)
+        while (done := last_of(self._checkpoint)) < catch_up.last:
+            self._while_catching_up()
+            log.info(
+                "%s: its checkpoint is at batch %d; the batches up to %d run again and are written nowhere",
+                self._release,
+                done,
+                catch_up.last,
+            )
+            self._plan_to(catch_up.batch(done + 1).end)
+            catch_up.begin()
+            try:
+                self.start(0)
+                while self.active and not catch_up.must_stop():
+                    self._while_catching_up()
+                    time.sleep(_POLL_S)
+            finally:
+                # it is not level with Kafka yet, so it can't stop at a boundary
+                self._end()
+            error = self.error()
+            if error is not None and not self._checkpoint.committed(catch_up.stops_after):
+                raise error
+            move_to_record(self._checkpoint, recorded, self._release)
 
     def run_to(self, target: SourcePosition, check: Callable[[], None]) -> None:
         """Runs exactly one batch, to `target`, then rests or stops. Calls `check`, which may raise, while it waits.

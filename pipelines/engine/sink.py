@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame
 
 from pipelines.engine.batch_writer import BatchWriter
+from pipelines.engine.catch_up import CatchUp
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
 from pipelines.engine.gap import is_committed
@@ -74,6 +75,8 @@ class Sink:
         self.best_records_per_s = 0.0
         self.failure: tuple[int, BaseException] | None = None
         self._halted: SwitchyardError | None = None
+        # while batches that the checkpoint lacks run again
+        self.catch_up: CatchUp | None = None
 
     # -- for the driver
 
@@ -142,7 +145,7 @@ class Sink:
             self.batch_s = self._timer() - began
             if self.batch_s > 0 and self.last is not None and self.last is not before:
                 self.best_records_per_s = max(self.best_records_per_s, self.last.batch.rows_in / self.batch_s)
-            full = self.turnstile.all_may_run and self._call_after_batch(batch_id)
+            full = self._call_after_batch(batch_id)
             self.turnstile.leave(began, full=full)
 
     def _run(self, rows: DataFrame, batch_id: int) -> None:
@@ -154,8 +157,11 @@ class Sink:
             # a committed batch may always run again: Spark's log must catch up
             if batch_id > done:
                 self.turnstile.enter(batch_id)
-            self.in_batch = self.tried = batch_id
+            self.in_batch = batch_id
             try:
+                if self.catch_up is not None:
+                    self.catch_up.check(batch_id)
+                self.tried = batch_id
                 self._process(rows, batch_id)
             except BaseException as error:
                 self.failure = (batch_id, error)
@@ -167,7 +173,9 @@ class Sink:
 
     def _call_after_batch(self, batch_id: int) -> bool:
         try:
-            return self._after_batch()
+            if self.catch_up is not None:
+                self.catch_up.after(batch_id)
+            return self.turnstile.all_may_run and self._after_batch()
         except BaseException as error:
             self.failure = (batch_id + 1, error)
             raise
@@ -178,6 +186,8 @@ class Sink:
         if is_committed(batch_id, self.last, self._checkpoint, release=self.destination.release):
             # a plain return would skip it, but state and watermark must see its rows
             rows.write.format("noop").mode("overwrite").save()
+            if self.catch_up is not None:
+                self.catch_up.check_rows(batch_id, self._metrics().rows_in)
         else:
             self._commit_batch(rows, batch_id)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock, call
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -66,6 +67,23 @@ def test_a_batch_that_is_committed_is_executed_again_and_written_nowhere(world: 
     world.sink.turnstile.shut()
     assert world.run(1, ("a", "2")).executed == ["noop"]
     assert world.writer.written == before and len(world.writer.progress) == 2
+
+
+def test_a_batch_that_the_checkpoint_lacked_is_checked_before_it_runs_and_counted_after(world: World) -> None:
+    world.run(0, ("a", "1"))
+    world.run(1, ("a", "2"))
+    catch_up = MagicMock()
+    world.sink.catch_up = catch_up
+    rows = world.run(1, ("a", "2"))
+    rows_in = world.writer.progress[-1].batch.rows_in
+    assert rows.executed == ["noop"] and rows_in > 0
+    assert catch_up.mock_calls == [call.check(1), call.check_rows(1, rows_in), call.after(1)]
+    catch_up.check.side_effect = ProgressGap("it is another one")
+    tried = world.sink.tried
+    with pytest.raises(ProgressGap, match="it is another one"):
+        world.run(2, ("a", "3"))
+    # none of it has run
+    assert world.sink.tried == tried and world.sink.failure is not None and world.sink.in_batch is None
 
 
 def test_a_connection_that_is_lost_while_spark_reads_is_made_anew_before_the_batch_is_written(world: World) -> None:
