@@ -322,6 +322,13 @@ class Settings(BaseSettings):
         description="How often in a row a supervisor starts a driver that keeps dying, before it sets the release to "
         "`failed`. Raise it if releases recover by themselves after more tries.",
     )
+    checkpoint_copy_s: float = Field(
+        10.0,
+        gt=0,
+        description="How often a driver copies its checkpoint to the bucket of `store_url`, if it has a new batch. Without a "
+        "bucket, it copies nothing. A driver that takes over on another host runs the batches since the last copy again, which "
+        "takes about as long as they took. Raise it if requests to your bucket cost too much: each copy takes about six.",
+    )
     jvm_end_timeout_s: float = Field(
         10.0,
         gt=0,

@@ -15,6 +15,8 @@ from pipelines.engine.alignment import Alignment
 from pipelines.engine.batch_writer import BatchWriter
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
+from pipelines.engine.copier import Copier
+from pipelines.engine.copies import bring_checkpoint, copies_of
 from pipelines.engine.destination import destination_of
 from pipelines.engine.goal import Goal
 from pipelines.engine.history import by_share, by_time
@@ -55,6 +57,12 @@ class Booted:
     goal: Goal
     alignment: Alignment
     member: GroupMember
+    copier: Copier | None
+
+
+def _batch_of(query: Query) -> int | None:
+    last = query.sink.last
+    return last.boundary.batch_id if last is not None else None
 
 
 class Boot:
@@ -111,8 +119,10 @@ class Boot:
         resumes = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
         # 3. the checkpoint's fence
         await_understood()
+        bring_checkpoint(self._settings, self._name, release.generation, self._token)
         path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or resumes)
         self._path = path
+        copies = copies_of(self._settings, self._name, release.generation)
         reads_from = known.boundary.position if known is not None and resumes else start
         writer = BatchWriter(self._settings, self._name, release.result_partitions, JvmProducer)
         checkpoint = Checkpoint(path, destination.inputs, self._name)
@@ -134,7 +144,13 @@ class Boot:
         member = GroupMember(self._settings, self._name, sorted(set(destination.inputs.values())))
         watch.start()
         log.info("%s: generation %d at batch %s", self._name, release.generation, batch_number(query.sink.last))
-        return Booted(query=query, goal=goal, alignment=alignment, member=member)
+        copier = None
+        if copies is not None:
+            copier = Copier(
+                copies, path, self._token, every_s=self._settings.checkpoint_copy_s, batch=lambda: _batch_of(query)
+            )
+            copier.start()
+        return Booted(query=query, goal=goal, alignment=alignment, member=member, copier=copier)
 
     def _prepare(
         self, query: Query, release: Release, app: App, tables: StaticTables, code: Path, reads_from: SourcePosition, at_most: int

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 
 from pipelines.engine.boot import Boot
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
+from pipelines.engine.copier import Copier
 from pipelines.engine.heart import Heart
 from pipelines.engine.jvm_process import jvm_exit_code
 from pipelines.engine.lease import take_lease
@@ -72,6 +73,7 @@ class Driver:
         signalled = signalled or StopSignal()
         self._status = DriverStatus()
         self._query: Query | None = None
+        self._copier: Copier | None = None
         self._outages = Outages(settings, name, self._status, signalled)
         self._restarted_at = 0.0
         # 1. the lease, before anything else is set up
@@ -96,6 +98,7 @@ class Driver:
         except Superseded as error:
             log.error("%s", error)
             self._status.state = "superseded"
+            self._end_copies(last=False)
             self._end_spark()
             return Refused.exit_code
         except Exception as error:
@@ -106,6 +109,7 @@ class Driver:
             self._status.state = "failed"
             log.error("%s failed: %s", self._name, self._status.error, exc_info=not isinstance(error, SwitchyardError))
             self._end_spark()
+            self._end_copies(last=True)
             self._end_lease()
             return told.exit_code if isinstance(told, SwitchyardError) else 1
         finally:
@@ -117,7 +121,7 @@ class Driver:
         try:
             booted = self._boot.run(self._await_understood)
             self._query, self._goal = booted.query, booted.goal
-            self._alignment, self._member = booted.alignment, booted.member
+            self._alignment, self._member, self._copier = booted.alignment, booted.member, booted.copier
             if self._settle:
                 booted.query.catch_up()
             else:
@@ -277,12 +281,18 @@ class Driver:
             self._member.close()
         self._status.state = "stopped"
         self._end_spark()
+        self._end_copies(last=True)
         self._end_lease()
         log.info("%s: stopped at batch %s", self._name, batch_number(self._query.sink.last) if self._query else "none")
 
     def _end_spark(self) -> None:
         self._telemetry.jvm_ends()
         self._stop_jvm()
+
+    def _end_copies(self, *, last: bool) -> None:
+        """Ends the copies of the checkpoint in the bucket. `last`: after a last one; nobody writes the checkpoint any more."""
+        if self._copier is not None:
+            self._copier.close(copy=last)
 
     def _jvm_lost(self, error: Exception) -> SwitchyardError | None:
         """The error to report if `error` means that the JVM has ended; None: it still runs."""

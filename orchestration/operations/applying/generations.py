@@ -24,7 +24,8 @@ from orchestration.operations.plans.stages.generations import (
     InheritState,
     Seize,
 )
-from pipelines.engine.checkpoint import Checkpoint, forget, inherit, release_folder, whole_folder
+from pipelines.engine.checkpoint import Checkpoint, inherit, release_folder
+from pipelines.engine.copies import copies_of, forget_checkpoint, whole_checkpoint
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused
 from pipelines.model.entries import Entry, GenerationStarted, LeaseEnded, LeaseTaken, StateSet, TopicsKnown
@@ -148,7 +149,7 @@ def _refuse_started(work: Work, release: Release) -> None:
 @applies(InheritState)
 def inherit_state(work: Work, stage: InheritState) -> None:
     settings, release = work.context.settings, work.release(stage.release)
-    last, source = progress_of(work.context, release), whole_folder(settings, stage.release, stage.old)
+    last, source = progress_of(work.context, release), whole_checkpoint(settings, stage.release, stage.old)
     if last is None or source is None:
         raise Refused(
             f"{stage.release} has no state to keep",
@@ -165,7 +166,12 @@ def inherit_state(work: Work, stage: InheritState) -> None:
         # or a driver of another operation's generation would start with this state
         still_held(work, stage.release)
 
-    inherit(settings, stage.release, stage.generation, work.tokens[stage.release], source, move)
+    token = work.tokens[stage.release]
+    made = inherit(settings, stage.release, stage.generation, token, source, move)
+    copies = copies_of(settings, stage.release, stage.generation)
+    if copies is not None:
+        # the driver may start on another host
+        copies.write(made, token, None)
 
 
 @applies(BeginGeneration)
@@ -189,7 +195,7 @@ def begin_generation(work: Work, stage: BeginGeneration) -> None:
         if not stage.again and not stage.keeps:
             # left by an earlier attempt that ended before it started this generation. A driver that runs the generation
             # has a newer token than the release had before
-            forget(work.context.settings, name, stage.generation, before.token)
+            forget_checkpoint(work.context.settings, name, stage.generation, before.token)
         entry = GenerationStarted(
             release=name,
             generation=stage.generation,
@@ -264,4 +270,4 @@ def delete_checkpoint(work: Work, stage: DeleteCheckpoint) -> None:
     if stage.generation == release.generation:
         raise work.in_use(f"the checkpoint of generation {stage.generation}", [stage.release])
     # a driver that runs the generation again, while this process sleeps, has a newer token
-    forget(work.context.settings, stage.release, stage.generation, release.token)
+    forget_checkpoint(work.context.settings, stage.release, stage.generation, release.token)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from orchestration.operations.looking.in_use import needing_result
 from orchestration.operations.reading import Reading
-from pipelines.engine.checkpoint import newest_folder, size_of
+from pipelines.engine.copies import checkpoint_bytes, has_checkpoint
 from pipelines.model.registry import RegistryState, Release
 
 
@@ -37,14 +37,13 @@ def archives_of(context: Reading, state: RegistryState, release: Release) -> lis
         owns = not written and generation == max(sharing, key=lambda other: ended_ms[other])
         # a topic that is still written is no archive, so nobody needs the state of an earlier generation for it
         kept_for = () if written else tuple(needing_result(context, state, release, topics.values()))
-        folder = newest_folder(context.settings, release.name, generation)
         archive = Archive(
             generation=generation,
             ended_ms=ended_ms[generation],
             topics=tuple(topic for topic in topics.values() if topic in there and owns),
             kept_for=kept_for,
-            state_bytes=size_of(folder),
-            has_state=folder is not None,
+            state_bytes=checkpoint_bytes(context.settings, release.name, generation),
+            has_state=has_checkpoint(context.settings, release.name, generation),
         )
         if archive.topics or archive.has_state:
             found.append(archive)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestration.operations.reading import Reading
-from pipelines.engine.checkpoint import newest_folder, size_of
+from pipelines.engine.copies import checkpoint_bytes
 from pipelines.kafka.progress import ProgressLost
 from pipelines.model.pace import THROTTLED_S
 from pipelines.model.registry import RegistryState, Release
@@ -52,7 +52,7 @@ def cost_of(context: Reading, release: Release, generations: Iterable[int]) -> C
     first, end = context.cluster.first_offsets(topics), context.cluster.end_offsets(topics)
     sizes = [_topic_bytes(context, topic, counts[topic]) for topic in topics]
     return Cost(
-        state_bytes=sum(size_of(newest_folder(context.settings, release.name, g)) for g in generations),
+        state_bytes=sum(checkpoint_bytes(context.settings, release.name, g) for g in generations),
         result_records=sum(end[topic][p] - first[topic][p] for topic in topics for p in end[topic]),
         result_bytes=None if None in sizes else sum(size or 0 for size in sizes),
     )

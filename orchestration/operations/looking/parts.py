@@ -9,8 +9,9 @@ from orchestration.operations.lifecycle import live_release
 from orchestration.operations.looking.awaited import lost_to_followers
 from orchestration.operations.looking.deltas import Ends, delta_ends, how_lost
 from orchestration.operations.reading import Reading
-from pipelines.engine.checkpoint import release_folder, whole_folder
+from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_place
+from pipelines.engine.copies import has_whole_checkpoint
 from pipelines.engine.table_file import table_path
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.model.entries import EvidenceRecorded
@@ -138,7 +139,7 @@ def _files(context: Reading, release: Release, topics: Set[str]) -> Iterable[Los
         path = table_path(settings, given.digest)
         if not holds(settings, path):
             yield lost_table(name, table, path)
-    if release.state in _HAS_RUN and whole_folder(settings, name, release.generation) is None:
+    if release.state in _HAS_RUN and not has_whole_checkpoint(settings, name, release.generation):
         last = _last(context, name) if progress_topic(name) in topics else None
         if last is not None and last.generation == release.generation and last.boundary.batch_id >= 0:
             yield lost_checkpoint(name, release_folder(settings, name))

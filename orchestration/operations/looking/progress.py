@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from orchestration.operations.plans.plan import join
 from orchestration.operations.reading import Reading
-from pipelines.engine.checkpoint import Checkpoint, newest_folder
+from pipelines.engine.copies import is_logged
 from pipelines.kafka.offsets import ends_of
 from pipelines.kafka.progress import ProgressLost
 from pipelines.model.entries import ReleaseSpec
@@ -81,8 +81,7 @@ def is_unfinished(context: Reading, release: Release, last: Progress | None) -> 
     """Whether the batch of `last`, the newest progress, is committed to Kafka but missing in Spark's own log."""
     if last is None or last.boundary.batch_id < 0:
         return False
-    folder = newest_folder(context.settings, release.name, release.generation)
-    return folder is None or not Checkpoint(folder, release.spec.topics, release.name).committed(last.boundary.batch_id)
+    return not is_logged(context.settings, release.name, release.generation, last.boundary.batch_id)
 
 
 def processed(

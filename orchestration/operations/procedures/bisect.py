@@ -13,7 +13,8 @@ from orchestration.operations.context import Context
 from orchestration.operations.lifecycle import find_release
 from orchestration.operations.looking.inputs import look
 from orchestration.operations.looking.progress import is_unfinished, progress_of
-from pipelines.engine.checkpoint import Checkpoint, copy_of, newest_folder, release_folder
+from pipelines.engine.checkpoint import Checkpoint, copy_of, release_folder
+from pipelines.engine.copies import whole_checkpoint
 from pipelines.engine.trial import Trial
 from pipelines.errors import Refused
 from pipelines.kafka.client import consumer
@@ -81,7 +82,7 @@ def bisect(context: Context, name: str) -> Killer | None:
     holder = context.holder(release)
     if holder is not None:
         raise Refused(f"{release.name} is run by {holder}", fix=f"`switchyard stop {release.name} --execute` first")
-    folder = newest_folder(context.settings, release.name, release.generation)
+    folder = whole_checkpoint(context.settings, release.name, release.generation)
     last = progress_of(context, release)
     if folder is None:
         raise Refused(f"{release.name} has not planned a batch yet", fix=f"`switchyard start {release.name} --execute`")

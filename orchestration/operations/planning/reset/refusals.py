@@ -10,7 +10,8 @@ from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.plans.plan import Plan, join, request_of
 from orchestration.operations.plans.requests import PlanRequest
 from orchestration.operations.reading import Reading
-from pipelines.engine.checkpoint import release_folder, whole_folder
+from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.copies import whole_checkpoint
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss, Part
 from pipelines.model.registry import RegistryState, Release
@@ -48,7 +49,7 @@ def must_be_stopped(context: Reading, release: Release, request: Request) -> boo
 
 
 def refuse_without_checkpoint(context: Reading, release: Release) -> None:
-    if whole_folder(context.settings, release.name, release.generation) is None:
+    if whole_checkpoint(context.settings, release.name, release.generation) is None:
         folder = release_folder(context.settings, release.name)
         raise Refused(
             f"{folder} holds no complete checkpoint of {release.name}, so there is no state to keep",

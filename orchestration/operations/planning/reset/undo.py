@@ -28,7 +28,7 @@ from orchestration.operations.plans.stages.generations import (
     Seize,
 )
 from orchestration.operations.reading import Reading
-from pipelines.engine.checkpoint import newest_folder
+from pipelines.engine.copies import has_checkpoint
 from pipelines.errors import BadUsage, Refused
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Progress
@@ -258,7 +258,7 @@ def _refuse_deleted_archive(context: Reading, release: Release, generation: int)
     ended = release.ended.get(generation)
     if ended is None:
         gone.append("its last boundary")
-    elif ended.boundary.batch_id >= 0 and newest_folder(context.settings, release.name, generation) is None:
+    elif ended.boundary.batch_id >= 0 and not has_checkpoint(context.settings, release.name, generation):
         gone.append("its state")
     if release.generations[release.generation].cleared:
         gone.append(f"what {join(topics)} held before it was cleared")

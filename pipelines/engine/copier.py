@@ -1,0 +1,70 @@
+"""Copies the checkpoint of a running release to the bucket of the store, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from pipelines.engine.copies import Copies, Copy
+from pipelines.errors import SwitchyardError
+
+log = logging.getLogger("switchyard.driver")
+
+
+class Copier:
+    """Copies the checkpoint `folder` of a driver with `token` every `every_s` seconds, if it has a new batch.
+
+    `batch`: the last batch in Kafka; None before the first. An outage of the bucket stops nothing: the next driver has more batches to run again.
+    """
+
+    def __init__(
+        self, copies: Copies, folder: Path, token: int, *, every_s: float, batch: Callable[[], int | None]
+    ) -> None:
+        self._copies = copies
+        self._folder = folder
+        self._token = token
+        self._every_s = every_s
+        self._batch = batch
+        self._last: Copy | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def copied(self) -> int | None:
+        """The last batch of the newest copy; None: there is none."""
+        return None if self._last is None else self._last.batch_id
+
+    def close(self, *, copy: bool) -> None:
+        """Ends the thread. `copy`: writes the last copy, so that the next driver has nothing to run again; the query has ended."""
+        self._ends.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if copy:
+            self._try()
+
+    def _run(self) -> None:
+        self._begin()
+        while not self._ends.wait(self._every_s):
+            if self._batch() not in (None, self.copied):
+                self._try()
+
+    def _begin(self) -> None:
+        try:
+            self._last = self._copies.read()
+            self._copies.delete_orphans(self._token)
+        except SwitchyardError as error:
+            self._warn(error)
+
+    def _try(self) -> None:
+        try:
+            self._last = self._copies.write(self._folder, self._token, self._last)
+        except (SwitchyardError, OSError) as error:
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        log.warning("%s could not be copied to the bucket; it is tried again: %s", self._folder, error)

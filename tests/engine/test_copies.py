@@ -1,0 +1,302 @@
+"""Copies of checkpoints in a bucket, with a dict for the bucket: what is packed, what a host gets back, what is deleted."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pipelines.engine import copies as module
+from pipelines.engine.checkpoint import Checkpoint, newest_folder, release_folder
+from pipelines.engine.copies import Copies, Copy, CopyDamaged, link
+from pipelines.errors import SwitchyardError
+from pipelines.model.positions import SourcePosition
+from pipelines.settings import Settings
+from tests.engine.test_checkpoint import commit, plan
+
+RELEASE = "sums.v1"
+
+
+class Bucket(dict[str, bytes]):
+    """A bucket of bytes by key."""
+
+    def put(self, key: str, data: bytes | Path) -> None:
+        self[key] = data if isinstance(data, bytes) else data.read_bytes()
+
+    def get(self, key: str, path: Path) -> bool:
+        if key in self:
+            path.write_bytes(self[key])
+        return key in self
+
+    def read(self, key: str) -> bytes | None:
+        return dict.get(self, key)
+
+    def list(self, prefix: str) -> dict[str, int]:
+        return {key: len(data) for key, data in self.items() if key.startswith(prefix + "/")}
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+    def delete_all(self, prefix: str) -> None:
+        for key in self.list(prefix):
+            del self[key]
+
+    @property
+    def packs(self) -> list[str]:
+        return sorted(key.rpartition("/")[2] for key in self.list(f"checkpoints/{RELEASE}/g1/packs"))
+
+
+class Host:
+    """A host with a disk of its own."""
+
+    def __init__(self, folder: Path, bucket: Bucket) -> None:
+        self.settings = Settings(state_dir=folder)
+        self.copies = Copies(bucket, self.settings, RELEASE, 1)  # type: ignore[arg-type]
+        self.last: Copy | None = None
+
+    def run(self, batch_id: int, token: int = 1, *, state: str = "") -> Path:
+        """A batch of a driver: its plan, its state, its end. Old state is deleted."""
+        folder = release_folder(self.settings, RELEASE) / f"g1.t{token}"
+        made = Checkpoint(folder, {"trades": "trades"}, RELEASE)
+        (folder / "state" / "0").mkdir(parents=True, exist_ok=True)
+        (folder / "metadata").touch()
+        plan(made, batch_id, {"trades": {0: 10 * batch_id}}, watermark_ms=0)
+        (folder / "state" / "0" / f"{batch_id + 1}.changelog").write_text(state or f"state {batch_id}")
+        commit(made, batch_id, next_watermark_ms=0)
+        (folder / "state" / "0" / f"{batch_id - 15}.changelog").unlink(missing_ok=True)
+        return folder
+
+    def copy(self, folder: Path, token: int = 1) -> Copy:
+        self.last = self.copies.write(folder, token, self.last)
+        assert self.last is not None
+        return self.last
+
+    def brought(self) -> dict[str, tuple[bytes, int]]:
+        found = newest_folder(self.settings, RELEASE, 1)
+        assert found is not None
+        return content(found)
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Path -> bytes and time of change."""
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+@pytest.fixture
+def one(tmp_path: Path, bucket: Bucket) -> Host:
+    return Host(tmp_path / "one", bucket)
+
+
+@pytest.fixture
+def other(tmp_path: Path, bucket: Bucket) -> Host:
+    return Host(tmp_path / "other", bucket)
+
+
+def test_another_host_gets_the_checkpoint_as_it_was(one: Host, other: Host) -> None:
+    for batch in range(3):
+        folder = one.run(batch)
+        one.copy(folder)
+    assert other.copies.newest() == 2
+    other.copies.bring(token=7)
+    assert other.brought() == content(folder)
+    found = newest_folder(other.settings, RELEASE, 1)
+    assert found is not None and found.name == "g1.t7"
+    # nothing else is left on either host
+    assert [path.name for path in release_folder(other.settings, RELEASE).iterdir()] == ["g1.t7"]
+    assert [path.name for path in folder.parent.iterdir()] == ["g1.t1"]
+
+
+def test_only_what_is_new_is_packed(one: Host, bucket: Bucket) -> None:
+    folder = one.run(0)
+    one.copy(folder)
+    first = set(bucket)
+    one.run(1)
+    copy = one.copy(folder)
+    new = {path for path, file in copy.files.items() if file.pack == copy.name}
+    assert {"offsets/1", "commits/1", "state/0/2.changelog"} <= new and "offsets/0" not in new
+    # a copy of the same batch writes nothing
+    before = dict(bucket)
+    assert one.copy(folder) is copy and before == bucket and first < set(bucket)
+
+
+def test_a_file_that_was_replaced_is_packed_again(one: Host, other: Host) -> None:
+    folder = one.run(0)
+    one.copy(folder)
+    Checkpoint(folder, {"trades": "trades"}, RELEASE).move_end_of(0, SourcePosition(sources={"trades": {0: 5}}))
+    one.copy(folder)
+    other.copies.bring()
+    assert other.brought() == content(folder)
+
+
+def test_the_packs_hold_at_most_twice_what_is_of_use(
+    one: Host, other: Host, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SMALL_BYTES", 0)
+    for batch in range(40):
+        folder = one.run(batch, state=f"{batch}" * 2_000)
+        copy = one.copy(folder)
+        assert sum(copy.packs.values()) <= 2 * copy.size_bytes
+        assert set(copy.packs) <= set(bucket.packs)
+    # two copies, and the packs that they need
+    assert len(bucket.list(f"checkpoints/{RELEASE}/g1/copies")) == 2
+    assert len(bucket.packs) < 15
+    other.copies.bring()
+    assert other.brought() == content(folder)
+
+
+def test_a_host_that_is_as_new_keeps_its_own(one: Host, bucket: Bucket) -> None:
+    folder = one.run(0)
+    one.copy(folder)
+    one.run(1)
+    before = content(folder)
+    one.copies.bring(token=2)
+    assert one.brought() == before and folder.name == "g1.t1"
+
+
+def test_a_host_that_is_behind_gets_the_newer_one(one: Host, other: Host) -> None:
+    one.copy(one.run(0))
+    other.copies.bring(token=2)
+    for batch in (1, 2):
+        folder = other.run(batch, token=2)
+    other.last = other.copies.read()
+    other.copy(folder, token=2)
+    one.copies.bring(token=3)
+    assert one.brought() == content(folder)
+
+
+def test_what_is_read_only_keeps_its_token_and_is_replaced_by_a_newer_one(one: Host, other: Host) -> None:
+    one.copy(one.run(0))
+    other.copies.bring()
+    folder = one.run(1)
+    one.copy(folder)
+    other.copies.bring()
+    assert other.brought() == content(folder)
+    assert [path.name for path in release_folder(other.settings, RELEASE).iterdir()] == ["g1.t1"]
+
+
+def test_an_older_copy_does_if_a_newer_one_is_not_whole(one: Host, other: Host, bucket: Bucket) -> None:
+    folder = one.run(0)
+    one.copy(folder)
+    first = content(folder)
+    one.run(1)
+    one.copy(folder)
+    newest = f"checkpoints/{RELEASE}/g1/packs/{bucket.packs[-1]}"
+    bucket[newest] = bucket[newest][: len(bucket[newest]) // 2]
+    other.copies.bring()
+    assert other.brought() == first
+    del bucket[newest]
+    other.copies.bring()
+    assert other.brought() == first
+
+
+def test_without_a_whole_copy_the_host_gets_none(one: Host, other: Host, bucket: Bucket) -> None:
+    one.copy(one.run(0))
+    [pack] = bucket.packs
+    del bucket[f"checkpoints/{RELEASE}/g1/packs/{pack}"]
+    with pytest.raises(CopyDamaged, match=f"no copy of the checkpoint of {RELEASE} in the bucket is whole") as caught:
+        other.copies.bring()
+    assert "switchyard reset" in caught.value.fix
+    assert newest_folder(other.settings, RELEASE, 1) is None
+
+
+def test_a_checkpoint_without_a_batch_is_not_copied(one: Host, bucket: Bucket) -> None:
+    folder = release_folder(one.settings, RELEASE) / "g1.t1"
+    plan(Checkpoint(folder, {"trades": "trades"}, RELEASE), 0, {"trades": {0: 0}}, watermark_ms=0)
+    assert one.copies.write(folder, 1, None) is None
+    assert not bucket and one.copies.newest() is None and one.copies.read() is None
+
+
+def test_names_from_the_bucket_lead_out_of_no_folder(one: Host, other: Host, bucket: Bucket) -> None:
+    copy = one.copy(one.run(0))
+    bad, packed = "../../out", io.BytesIO()
+    key = f"checkpoints/{RELEASE}/g1/copies/{copy.name}.json"
+    bucket[key] = bucket[key].replace(b'"offsets/0"', f'"{bad}"'.encode())
+    with tarfile.open(fileobj=packed, mode="w") as written:
+        written.addfile(tarfile.TarInfo(bad))
+    bucket[f"checkpoints/{RELEASE}/g1/packs/{copy.name}"] = packed.getvalue()
+    with pytest.raises(SwitchyardError, match="is not the name of a file"):
+        other.copies.bring()
+    assert not list(other.settings.state_dir.glob("**/out*"))
+
+
+def test_packs_of_a_copy_that_was_never_written_are_deleted_by_a_newer_driver(one: Host, bucket: Bucket) -> None:
+    one.copy(one.run(0))
+    orphan = f"checkpoints/{RELEASE}/g1/packs/{9:012}.t1"
+    bucket[orphan] = b"half"
+    # its driver may still run
+    one.copies.delete_orphans(1)
+    assert orphan in bucket
+    one.copies.delete_orphans(2)
+    assert orphan not in bucket and len(bucket.packs) == 1
+
+
+def test_a_newer_driver_s_copies_are_not_deleted(one: Host, bucket: Bucket) -> None:
+    folder = one.run(0, token=2)
+    one.copy(folder, token=2)
+    one.copies.delete(upto=1)
+    assert bucket
+    one.copies.delete(upto=2)
+    assert not bucket
+
+
+@pytest.mark.parametrize("after", ["commits", "offsets"])
+def test_a_batch_that_ends_meanwhile_is_no_part_of_the_copy(
+    one: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    folder = one.run(0)
+    linked, link_all = tmp_path / "linked", module._link_all
+
+    def meanwhile(source: Path, to: Path, part: str) -> None:
+        link_all(source, to, part)
+        if part == after:
+            one.run(1)
+
+    monkeypatch.setattr(module, "_link_all", meanwhile)
+    assert link(folder, linked) == 0
+    found = content(linked)
+    # what the log has is whole; of the next batch, there may be more
+    assert {"offsets/0", "commits/0", "state/0/1.changelog"} <= set(found) and "commits/1" not in found
+
+
+def test_a_checkpoint_is_linked_again_if_spark_may_have_deleted_what_it_needs(
+    one: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, link_all, batches = one.run(0), module._link_all, iter(range(1, 30))
+
+    def meanwhile(source: Path, to: Path, part: str) -> None:
+        link_all(source, to, part)
+        if part == "commits":
+            for _ in range(12):
+                if (number := next(batches, None)) is not None:
+                    one.run(number)
+
+    monkeypatch.setattr(module, "_link_all", meanwhile)
+    assert link(folder, tmp_path / "linked") == 24
+    assert "state/0/25.changelog" in content(tmp_path / "linked")
+
+
+def test_a_file_that_spark_deletes_meanwhile_is_left_out(
+    one: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, linked_by = one.run(0), os.link
+
+    def gone(source: Path, target: Path) -> None:
+        if source.name == "metadata":
+            raise FileNotFoundError
+        linked_by(source, target)
+
+    monkeypatch.setattr(os, "link", gone)
+    assert link(folder, tmp_path / "linked") == 0
+    assert "metadata" not in content(tmp_path / "linked")

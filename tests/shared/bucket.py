@@ -1,0 +1,68 @@
+"""A bucket of this machine: a server that speaks S3's protocol."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.settings import Settings
+from tests.shared.ports import port_of
+from tests.shared.waiting import until
+
+# on busy cores
+STARTS_WITHIN_S = 60.0
+OPTIONS = {"access_key": "ada", "secret_key": "planted-word", "region": "eu-west-1", "scheme": "http"}
+
+
+@dataclass(frozen=True)
+class BucketServer:
+    """`endpoint`: HOST:PORT. `bucket`: the name of one that is there."""
+
+    endpoint: str
+    bucket: str
+
+    def settings(self) -> dict[str, Any]:
+        """Settings whose store is the bucket."""
+        url, store = f"s3://{self.bucket}/a/store", {**OPTIONS, "endpoint_override": self.endpoint}
+        # as validated: `model_copy` takes values as they are
+        made = Settings(store_url=url, store=store)
+        return {"store_url": made.store_url, "store": made.store}
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/moto-api/data.json", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def bucket_server(folder: Path) -> Iterator[BucketServer]:
+    """Runs the server while the block runs, with an empty bucket."""
+    folder.mkdir(parents=True)
+    port = port_of("bucket")
+    command = [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    address = f"127.0.0.1:{port}"
+
+    def up() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        return _answers(address)
+
+    try:
+        until("the server of the bucket answers", up, STARTS_WITHIN_S)
+        name = f"bucket-{uuid.uuid4().hex[:12]}"
+        urllib.request.urlopen(urllib.request.Request(f"http://{address}/{name}", method="PUT"), timeout=10).close()
+        yield BucketServer(address, name)
+    finally:
+        process.kill()
+        process.wait()
