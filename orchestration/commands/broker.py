@@ -147,6 +147,8 @@ def status(
         print_facts(facts)
     _table(releases)
     _tell_notes(releases, alone=name is not None)
+    if name is not None and settings.bucket is not None:
+        _tell_copies(settings, releases)
 
 
 def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
@@ -163,6 +165,15 @@ def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
         for note in (*notes, said, staged_by and f"staged by {staged_by}", *told):
             if note:
                 out(f"{each.release.name}: {visible(note)}")
+
+
+def _tell_copies(settings: Settings, releases: list[ReleaseStatus]) -> None:
+    from pipelines.engine.copies import copied
+
+    for each in releases:
+        if each.beat is not None and each.beat.batch_id >= 0:
+            copy = copied(settings, each.release.name, each.beat.generation, each.beat.batch_id)
+            out(f"{each.release.name}: {copy}")
 
 
 def _unknown(

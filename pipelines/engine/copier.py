@@ -54,6 +54,7 @@ class Copier:
                 self._try()
 
     def _begin(self) -> None:
+        self._copies.sweep()
         try:
             self._last = self._copies.read()
             self._copies.delete_orphans(self._token)

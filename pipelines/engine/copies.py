@@ -29,10 +29,13 @@ from pipelines.model.base import Frozen
 from pipelines.objects import ObjectStore, object_store
 from pipelines.paths import below, set_aside
 from pipelines.private import private
+from pipelines.processes import parent
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
 
+# then follows the number of its process
+_WORK = ".copy-"
 _COPY = re.compile(r"(?P<batch>\d+)\.t(?P<token>\d+)\.json")
 # how many copies are kept: a host may read the last one while the next is written
 _KEPT = 2
@@ -130,7 +133,7 @@ class Copies:
         `last`: the copy before. What did not change since stays in its packs. If more than half of these is of no use by now,
         all is packed anew.
         """
-        with TemporaryDirectory(prefix=".copy-", dir=folder.parent, ignore_cleanup_errors=True) as work:
+        with _work(folder.parent) as work:
             linked = Path(work) / "linked"
             batch_id = link(folder, linked)
             if batch_id is None:
@@ -168,6 +171,12 @@ class Copies:
             pack = PurePosixPath(key).name
             if pack not in needed and int(pack.rpartition(".t")[2]) < token:
                 self._bucket.delete(key)
+
+    def sweep(self) -> None:
+        """Deletes what killed processes of this host have left. Their links would keep files that Spark has deleted."""
+        for left in release_folder(self._settings, self._release).glob(f"{_WORK}*"):
+            if parent(int(left.name.removeprefix(_WORK).partition("-")[0])) is None:
+                shutil.rmtree(left, ignore_errors=True)
 
     def delete(self, upto: int | None = None) -> None:
         """Deletes all copies of the generation. `upto`: only if no driver with a newer token has written one."""
@@ -209,7 +218,7 @@ class Copies:
         private(self._settings.store_dir)
         folder.mkdir(parents=True, exist_ok=True)
         mine = below(self._settings.store_dir, "checkpoints", self._release, f"g{self._generation}.t{token}")
-        with TemporaryDirectory(prefix=".copy-", dir=folder, ignore_cleanup_errors=True) as work:
+        with _work(folder) as work:
             made = Path(work) / "made"
             made.mkdir()
             for pack in copy.packs:
@@ -290,6 +299,18 @@ def is_logged(settings: Settings, release: str, generation: int, batch_id: int) 
     return newest is not None and newest >= batch_id
 
 
+def copied(settings: Settings, release: str, generation: int, batch_id: int) -> str | None:
+    """For the operator: how old the newest copy of a generation is. `batch_id`: its last batch. None: nothing is copied."""
+    copies = copies_of(settings, release, generation)
+    if copies is None:
+        return None
+    newest = copies.newest()
+    if newest is None:
+        return "the bucket has no copy of its checkpoint yet"
+    behind = max(0, batch_id - newest)
+    return f"the bucket has its checkpoint after batch {newest:,}" + (f", {behind:,} batches ago" if behind else "")
+
+
 def forget_checkpoint(settings: Settings, release: str, generation: int, upto: int | None = None) -> None:
     """Deletes the checkpoints of a generation, here and in the bucket. `upto`: only those of this token and older ones."""
     forget(settings, release, generation, upto)
@@ -306,6 +327,10 @@ def checkpoint_bytes(settings: Settings, release: str, generation: int) -> int:
         return size_of(here)
     copy = copies.read()
     return copy.size_bytes if copy is not None else 0
+
+
+def _work(folder: Path) -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix=f"{_WORK}{os.getpid()}-", dir=folder, ignore_cleanup_errors=True)
 
 
 def home_of(release: str, generation: int) -> str:

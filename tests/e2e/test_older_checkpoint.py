@@ -21,7 +21,7 @@ from pipelines.kafka.progress import progress_history
 from pipelines.model.names import result_topic
 from tests.e2e.cluster import LARGE, Cluster, assert_nothing_differs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 APP, OLD, SAME = "stock-stats", "stock-stats.v1", "stock-stats.v2"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pipelines.engine import copies as module
 from pipelines.engine.checkpoint import Checkpoint, newest_folder, release_folder
-from pipelines.engine.copies import Copies, Copy, CopyDamaged, link
+from pipelines.engine.copies import Copies, Copy, CopyDamaged, copied, link
 from pipelines.errors import SwitchyardError
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
@@ -20,33 +22,36 @@ from tests.engine.test_checkpoint import commit, plan
 RELEASE = "sums.v1"
 
 
-class Bucket(dict[str, bytes]):
+class Bucket:
     """A bucket of bytes by key."""
 
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
     def put(self, key: str, data: bytes | Path) -> None:
-        self[key] = data if isinstance(data, bytes) else data.read_bytes()
+        self.objects[key] = data if isinstance(data, bytes) else data.read_bytes()
 
     def get(self, key: str, path: Path) -> bool:
-        if key in self:
-            path.write_bytes(self[key])
-        return key in self
+        if key in self.objects:
+            path.write_bytes(self.objects[key])
+        return key in self.objects
 
     def read(self, key: str) -> bytes | None:
-        return dict.get(self, key)
+        return self.objects.get(key)
 
-    def list(self, prefix: str) -> dict[str, int]:
-        return {key: len(data) for key, data in self.items() if key.startswith(prefix + "/")}
+    @property
+    def packs(self) -> Sequence[str]:
+        return sorted(key.rpartition("/")[2] for key in self.list(f"checkpoints/{RELEASE}/g1/packs"))
 
     def delete(self, key: str) -> None:
-        self.pop(key, None)
+        self.objects.pop(key, None)
 
     def delete_all(self, prefix: str) -> None:
         for key in self.list(prefix):
-            del self[key]
+            del self.objects[key]
 
-    @property
-    def packs(self) -> list[str]:
-        return sorted(key.rpartition("/")[2] for key in self.list(f"checkpoints/{RELEASE}/g1/packs"))
+    def list(self, prefix: str) -> dict[str, int]:
+        return {key: len(data) for key, data in self.objects.items() if key.startswith(prefix + "/")}
 
 
 class Host:
@@ -121,14 +126,14 @@ def test_another_host_gets_the_checkpoint_as_it_was(one: Host, other: Host) -> N
 def test_only_what_is_new_is_packed(one: Host, bucket: Bucket) -> None:
     folder = one.run(0)
     one.copy(folder)
-    first = set(bucket)
+    first = set(bucket.objects)
     one.run(1)
     copy = one.copy(folder)
     new = {path for path, file in copy.files.items() if file.pack == copy.name}
     assert {"offsets/1", "commits/1", "state/0/2.changelog"} <= new and "offsets/0" not in new
     # a copy of the same batch writes nothing
-    before = dict(bucket)
-    assert one.copy(folder) is copy and before == bucket and first < set(bucket)
+    before = dict(bucket.objects)
+    assert one.copy(folder) is copy and before == bucket.objects and first < set(bucket.objects)
 
 
 def test_a_file_that_was_replaced_is_packed_again(one: Host, other: Host) -> None:
@@ -193,10 +198,10 @@ def test_an_older_copy_does_if_a_newer_one_is_not_whole(one: Host, other: Host, 
     one.run(1)
     one.copy(folder)
     newest = f"checkpoints/{RELEASE}/g1/packs/{bucket.packs[-1]}"
-    bucket[newest] = bucket[newest][: len(bucket[newest]) // 2]
+    bucket.objects[newest] = bucket.objects[newest][: len(bucket.objects[newest]) // 2]
     other.copies.bring()
     assert other.brought() == first
-    del bucket[newest]
+    del bucket.objects[newest]
     other.copies.bring()
     assert other.brought() == first
 
@@ -204,7 +209,7 @@ def test_an_older_copy_does_if_a_newer_one_is_not_whole(one: Host, other: Host, 
 def test_without_a_whole_copy_the_host_gets_none(one: Host, other: Host, bucket: Bucket) -> None:
     one.copy(one.run(0))
     [pack] = bucket.packs
-    del bucket[f"checkpoints/{RELEASE}/g1/packs/{pack}"]
+    del bucket.objects[f"checkpoints/{RELEASE}/g1/packs/{pack}"]
     with pytest.raises(CopyDamaged, match=f"no copy of the checkpoint of {RELEASE} in the bucket is whole") as caught:
         other.copies.bring()
     assert "switchyard reset" in caught.value.fix
@@ -215,17 +220,17 @@ def test_a_checkpoint_without_a_batch_is_not_copied(one: Host, bucket: Bucket) -
     folder = release_folder(one.settings, RELEASE) / "g1.t1"
     plan(Checkpoint(folder, {"trades": "trades"}, RELEASE), 0, {"trades": {0: 0}}, watermark_ms=0)
     assert one.copies.write(folder, 1, None) is None
-    assert not bucket and one.copies.newest() is None and one.copies.read() is None
+    assert not bucket.objects and one.copies.newest() is None and one.copies.read() is None
 
 
 def test_names_from_the_bucket_lead_out_of_no_folder(one: Host, other: Host, bucket: Bucket) -> None:
     copy = one.copy(one.run(0))
     bad, packed = "../../out", io.BytesIO()
     key = f"checkpoints/{RELEASE}/g1/copies/{copy.name}.json"
-    bucket[key] = bucket[key].replace(b'"offsets/0"', f'"{bad}"'.encode())
+    bucket.objects[key] = bucket.objects[key].replace(b'"offsets/0"', f'"{bad}"'.encode())
     with tarfile.open(fileobj=packed, mode="w") as written:
         written.addfile(tarfile.TarInfo(bad))
-    bucket[f"checkpoints/{RELEASE}/g1/packs/{copy.name}"] = packed.getvalue()
+    bucket.objects[f"checkpoints/{RELEASE}/g1/packs/{copy.name}"] = packed.getvalue()
     with pytest.raises(SwitchyardError, match="is not the name of a file"):
         other.copies.bring()
     assert not list(other.settings.state_dir.glob("**/out*"))
@@ -234,21 +239,40 @@ def test_names_from_the_bucket_lead_out_of_no_folder(one: Host, other: Host, buc
 def test_packs_of_a_copy_that_was_never_written_are_deleted_by_a_newer_driver(one: Host, bucket: Bucket) -> None:
     one.copy(one.run(0))
     orphan = f"checkpoints/{RELEASE}/g1/packs/{9:012}.t1"
-    bucket[orphan] = b"half"
+    bucket.objects[orphan] = b"half"
     # its driver may still run
     one.copies.delete_orphans(1)
-    assert orphan in bucket
+    assert orphan in bucket.objects
     one.copies.delete_orphans(2)
-    assert orphan not in bucket and len(bucket.packs) == 1
+    assert orphan not in bucket.objects and len(bucket.packs) == 1
+
+
+def test_what_a_killed_process_left_is_deleted(one: Host) -> None:
+    folder = one.run(0).parent
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for pid in (ended.pid, os.getpid()):
+        (folder / f".copy-{pid}-x" / "linked").mkdir(parents=True)
+    one.copies.sweep()
+    assert sorted(path.name for path in folder.iterdir()) == [f".copy-{os.getpid()}-x", "g1.t1"]
+
+
+def test_the_operator_sees_how_old_the_copy_is(one: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert copied(one.settings, RELEASE, 1, 3) is None
+    monkeypatch.setattr(module, "copies_of", lambda *_: one.copies)
+    assert copied(one.settings, RELEASE, 1, 3) == "the bucket has no copy of its checkpoint yet"
+    one.copy(one.run(0))
+    assert copied(one.settings, RELEASE, 1, 3) == "the bucket has its checkpoint after batch 0, 3 batches ago"
+    assert copied(one.settings, RELEASE, 1, 0) == "the bucket has its checkpoint after batch 0"
 
 
 def test_a_newer_driver_s_copies_are_not_deleted(one: Host, bucket: Bucket) -> None:
     folder = one.run(0, token=2)
     one.copy(folder, token=2)
     one.copies.delete(upto=1)
-    assert bucket
+    assert bucket.objects
     one.copies.delete(upto=2)
-    assert not bucket
+    assert not bucket.objects
 
 
 @pytest.mark.parametrize("after", ["commits", "offsets"])

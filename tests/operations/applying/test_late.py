@@ -457,14 +457,14 @@ def test_a_checkpoint_that_is_in_use_again_stays(tmp_path: Path, monkeypatch: py
     sleeper = Sleeper(
         tmp_path, *staged(NAME), generation(NAME, 2, ended=ENDED), *driver, operation=Kind.CLEAN, stages=stages
     )
-    archived, forget = sleeper.checkpoint(1, 1), generations.forget
+    archived, forget = sleeper.checkpoint(1, 1), generations.forget_checkpoint
 
     def sleeps(*given: Any) -> None:
         # meanwhile another host finished the operation, and an undo started the generation again
         archived.rename(archived.with_name("g1.t3"))
         forget(*given)
 
-    monkeypatch.setattr(generations, "forget", sleeps)
+    monkeypatch.setattr(generations, "forget_checkpoint", sleeps)
     sleeper.run()
     assert archived.with_name("g1.t3").exists()
 
