@@ -1,4 +1,4 @@
-"""Three hosts that share a store: one stages, one runs the drivers, one has nothing but the settings."""
+"""Three hosts that share a store, a folder or a bucket: one stages, one runs the drivers, one has nothing but the settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from pipelines.kafka.registry import Registry
 from pipelines.model.names import result_topic
 from pipelines.settings import Settings
 from tests.cluster.cluster import SLOW_S, Cluster
-from tests.cluster.hosts import Host
+from tests.cluster.hosts import HERE, Host
 from tests.e2e.harness import at_rest, producing
+from tests.shared.bucket import ANY, bucket_server
 from tests.shared.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -37,14 +39,19 @@ OPTIONS = Options(seed=7, per_second=100, faults=Faults.none())
 class ThreeHosts(Cluster):
     """`stager` stages, `drivers` runs the drivers, `desk` is an operator's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: Mapping[str, Any]) -> None:
+        self._store = store
         super().__init__(folder, ("stager", "drivers", "desk"))
         self.stager, self.drivers, self.desk = self.named.values()
         self.registry = Registry(self.here, actor="tester")
 
     def settings(self, host: Host, **changes: Any) -> Settings:
         # a switch waits for drivers that the test has suspended
-        return super().settings(host, **{"driver_cores": 1, "switch_timeout_s": 150.0, **changes})
+        return super().settings(host, **{"driver_cores": 1, "switch_timeout_s": 150.0, **self._store, **changes})
+
+    @property
+    def here(self) -> Settings:
+        return super().here.model_copy(update={**self._store})
 
     def close(self) -> None:
         self.registry.close()
@@ -58,11 +65,19 @@ class ThreeHosts(Cluster):
         return self.switchyard(host, *arguments, "--execute")
 
 
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHosts]:
-    found = ThreeHosts(tmp_path_factory.mktemp("operators"))
-    yield found
-    found.close()
+@pytest.fixture(scope="module", params=["folder", "bucket"])
+def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHosts]:
+    folder = tmp_path_factory.mktemp("operators")
+    with ExitStack() as stack:
+        store: Mapping[str, Any] = {}
+        if request.param == "bucket":
+            # of the network, which the hosts bring up
+            store = stack.enter_context(bucket_server(folder / "server", ANY)).settings(HERE)
+        found = ThreeHosts(folder, store)
+        stack.callback(found.close)
+        yield found
+        # all hosts have a folder in common, in both cases
+        assert bool(list(found.hosts.store.iterdir())) == (request.param == "folder")
 
 
 def test_an_operator_needs_neither_the_host_that_staged_nor_the_disk_of_the_drivers(hosts: ThreeHosts) -> None:

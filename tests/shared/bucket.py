@@ -16,6 +16,7 @@ from pipelines.settings import Settings
 from tests.shared.ports import port_of
 from tests.shared.waiting import until
 
+HERE, ANY = "127.0.0.1", "0.0.0.0"
 # on busy cores
 STARTS_WITHIN_S = 60.0
 OPTIONS = {"access_key": "ada", "secret_key": "planted-word", "region": "eu-west-1", "scheme": "http"}
@@ -23,14 +24,14 @@ OPTIONS = {"access_key": "ada", "secret_key": "planted-word", "region": "eu-west
 
 @dataclass(frozen=True)
 class BucketServer:
-    """`endpoint`: HOST:PORT. `bucket`: the name of one that is there."""
+    """`port`: where it listens. `bucket`: the name of one that is there."""
 
-    endpoint: str
+    port: int
     bucket: str
 
-    def settings(self) -> dict[str, Any]:
-        """Settings whose store is the bucket."""
-        url, store = f"s3://{self.bucket}/a/store", {**OPTIONS, "endpoint_override": self.endpoint}
+    def settings(self, host: str = HERE) -> dict[str, Any]:
+        """Settings whose store is the bucket. `host`: the address by which it is reached."""
+        url, store = f"s3://{self.bucket}/a/store", {**OPTIONS, "endpoint_override": f"{host}:{self.port}"}
         # as validated: `model_copy` takes values as they are
         made = Settings(store_url=url, store=store)
         return {"store_url": made.store_url, "store": made.store}
@@ -45,14 +46,14 @@ def _answers(address: str) -> bool:
 
 
 @contextmanager
-def bucket_server(folder: Path) -> Iterator[BucketServer]:
-    """Runs the server while the block runs, with an empty bucket."""
+def bucket_server(folder: Path, host: str = HERE) -> Iterator[BucketServer]:
+    """Runs the server while the block runs, with an empty bucket. It listens on the address `host`."""
     folder.mkdir(parents=True)
     port = port_of("bucket")
-    command = [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-P", "-m", "moto.server", "-H", host, "-p", str(port)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    address = f"127.0.0.1:{port}"
+    address = f"{HERE}:{port}"
 
     def up() -> bool:
         assert process.poll() is None, (folder / "log").read_text()
@@ -62,7 +63,7 @@ def bucket_server(folder: Path) -> Iterator[BucketServer]:
         until("the server of the bucket answers", up, STARTS_WITHIN_S)
         name = f"bucket-{uuid.uuid4().hex[:12]}"
         urllib.request.urlopen(urllib.request.Request(f"http://{address}/{name}", method="PUT"), timeout=10).close()
-        yield BucketServer(address, name)
+        yield BucketServer(port, name)
     finally:
         process.kill()
         process.wait()
