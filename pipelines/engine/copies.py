@@ -200,7 +200,7 @@ class Copies:
                 return
         raise CopyDamaged(
             f"no copy of the checkpoint of {self._release} in the bucket is whole",
-            fix=f"`switchyard reset {self._release} --to-earliest` reads history again",
+            fix=f"`switchyard reset {self._release} --to-earliest --execute` reads history again",
         )
 
     def _bring_any(self, token: int | None) -> bool:

@@ -39,9 +39,14 @@ OPTIONS = Options(seed=7, per_second=100, faults=Faults.none())
 class ThreeHosts(Cluster):
     """`stager` stages, `drivers` runs the drivers, `desk` is an operator's."""
 
-    def __init__(self, folder: Path, store: Mapping[str, Any]) -> None:
-        self._store = store
+    def __init__(self, folder: Path, *, bucket: bool) -> None:
+        self._store: Mapping[str, Any] = {}
+        self._server = ExitStack()
         super().__init__(folder, ("stager", "drivers", "desk"))
+        if bucket:
+            # on the network that all of them share by now
+            server = self._server.enter_context(bucket_server(folder / "server", ANY))
+            self._store = server.settings(HERE)
         self.stager, self.drivers, self.desk = self.named.values()
         self.registry = Registry(self.here, actor="tester")
 
@@ -56,6 +61,7 @@ class ThreeHosts(Cluster):
     def close(self) -> None:
         self.registry.close()
         super().close()
+        self._server.close()
 
     def start(self, host: Host, *arguments: object) -> None:
         """Starts a command on `host`, and does not wait for its end."""
@@ -67,17 +73,11 @@ class ThreeHosts(Cluster):
 
 @pytest.fixture(scope="module", params=["folder", "bucket"])
 def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHosts]:
-    folder = tmp_path_factory.mktemp("operators")
-    with ExitStack() as stack:
-        store: Mapping[str, Any] = {}
-        if request.param == "bucket":
-            # of the network, which the hosts bring up
-            store = stack.enter_context(bucket_server(folder / "server", ANY)).settings(HERE)
-        found = ThreeHosts(folder, store)
-        stack.callback(found.close)
-        yield found
-        # all hosts have a folder in common, in both cases
-        assert bool(list(found.hosts.store.iterdir())) == (request.param == "folder")
+    found = ThreeHosts(tmp_path_factory.mktemp("operators"), bucket=request.param == "bucket")
+    yield found
+    found.close()
+    # all hosts have a folder in common, in both cases
+    assert bool(list(found.hosts.store.iterdir())) == (request.param == "folder")
 
 
 def test_an_operator_needs_neither_the_host_that_staged_nor_the_disk_of_the_drivers(hosts: ThreeHosts) -> None:
