@@ -23,7 +23,15 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from pipelines.engine.checkpoint import Checkpoint, forget, newest_folder, release_folder, size_of, whole_folder
+from pipelines.engine.checkpoint import (
+    Checkpoint,
+    forget,
+    is_whole,
+    newest_folder,
+    release_folder,
+    size_of,
+    whole_folder,
+)
 from pipelines.errors import SwitchyardError
 from pipelines.model.base import Frozen
 from pipelines.objects import ObjectStore, object_store
@@ -194,7 +202,9 @@ class Copies:
         for _ in range(_TRIES):
             newest = self.newest()
             here = newest_folder(self._settings, self._release, self._generation)
-            if newest is None or (here is not None and _last_batch(here, self._release) >= newest):
+            if newest is None:
+                return
+            if here is not None and is_whole(here) and _last_batch(here, self._release) >= newest:
                 return
             if self._bring_any(token):
                 return
@@ -343,7 +353,8 @@ def link(folder: Path, to: Path) -> int | None:
     Spark's log; None without one.
 
     The log comes first, and then what Spark writes before it: plans, then state. So each batch of the log has its plan and its
-    state. What belongs to a later batch is as if the driver had been killed in it.
+    state. What belongs to a later batch is as if the driver had been killed in it. Raises CopyDamaged if the checkpoint is
+    incomplete.
     """
     for _ in range(_TRIES):
         shutil.rmtree(to, ignore_errors=True)
@@ -356,6 +367,9 @@ def link(folder: Path, to: Path) -> int | None:
         batch = _last_batch(to, "")
         if batch < 0:
             return None
+        if not is_whole(to) or not (to / "offsets" / str(batch)).is_file():
+            # deleted, or made again by a process from which another driver has taken it over
+            raise CopyDamaged(f"{folder} is incomplete", fix="`switchyard status` shows who runs the release")
         # or Spark has deleted state that this batch needs
         if _last_batch(folder, "") - batch <= _MOST_BATCHES:
             return batch

@@ -109,6 +109,27 @@ def other(tmp_path: Path, bucket: Bucket) -> Host:
     return Host(tmp_path / "other", bucket)
 
 
+@pytest.mark.parametrize("missing", ["metadata", "offsets/1"])
+def test_what_a_late_process_made_again_is_not_copied(one: Host, bucket: Bucket, missing: str) -> None:
+    one.run(0)
+    folder = one.run(1)
+    (folder / missing).unlink()
+    with pytest.raises(CopyDamaged, match="is incomplete"):
+        one.copies.write(folder, 1, None)
+    assert not bucket.objects
+    assert [path.name for path in folder.parent.iterdir()] == ["g1.t1"]
+
+
+def test_a_host_whose_checkpoint_is_damaged_gets_the_copy(one: Host) -> None:
+    folder = one.run(0)
+    one.copy(folder)
+    before = content(folder)
+    one.run(1)
+    (folder / "metadata").unlink()
+    one.copies.bring(token=2)
+    assert one.brought() == before
+
+
 def test_another_host_gets_the_checkpoint_as_it_was(one: Host, other: Host) -> None:
     for batch in range(3):
         folder = one.run(batch)
@@ -317,10 +338,10 @@ def test_a_file_that_spark_deletes_meanwhile_is_left_out(
     folder, linked_by = one.run(0), os.link
 
     def gone(source: Path, target: Path) -> None:
-        if source.name == "metadata":
+        if source.name == "1.changelog":
             raise FileNotFoundError
         linked_by(source, target)
 
     monkeypatch.setattr(os, "link", gone)
     assert link(folder, tmp_path / "linked") == 0
-    assert "metadata" not in content(tmp_path / "linked")
+    assert "state/0/1.changelog" not in content(tmp_path / "linked")
