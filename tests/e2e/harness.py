@@ -28,7 +28,8 @@ from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import Options, produce, sources_for
-from pipelines.engine.checkpoint import Checkpoint, release_folder
+from pipelines.engine.checkpoint import Checkpoint
+from pipelines.engine.copies import whole_checkpoint
 from pipelines.kafka.client import admin, consumer
 from pipelines.kafka.offsets import end_of, end_offsets
 from pipelines.kafka.progress import newest_progress
@@ -180,8 +181,11 @@ def at_rest(settings: Settings, release: str, inputs: Mapping[str, str], registr
         return False
     if progress.boundary.settled:
         return True
-    folders = release_folder(settings, release).glob(f"g{progress.generation}.t*")
-    checkpoint = Checkpoint(max(folders, key=lambda folder: int(folder.name.rpartition(".t")[2])), inputs, release)
+    folder = whole_checkpoint(settings, release, progress.generation)
+    if folder is None:
+        # a driver that starts renames it just now, or has not copied it yet
+        return False
+    checkpoint = Checkpoint(folder, inputs, release)
     batch_id = progress.boundary.batch_id
     return checkpoint.committed(batch_id) and checkpoint.settled(batch_id)
 
