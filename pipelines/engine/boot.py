@@ -16,7 +16,7 @@ from pipelines.engine.batch_writer import BatchWriter
 from pipelines.engine.checkpoint import Checkpoint, fence
 from pipelines.engine.code import code_path, load
 from pipelines.engine.copier import Copier
-from pipelines.engine.copies import bring_checkpoint, copies_of
+from pipelines.engine.copies import copies_of, take_over_checkpoint
 from pipelines.engine.destination import destination_of
 from pipelines.engine.goal import Goal
 from pipelines.engine.history import by_share, by_time
@@ -119,7 +119,7 @@ class Boot:
         resumes = known is not None and known.generation == release.generation and known.boundary.batch_id >= 0
         # 3. the checkpoint's fence
         await_understood()
-        bring_checkpoint(self._settings, self._name, release.generation, self._token)
+        take_over_checkpoint(self._settings, self._name, release.generation, self._token)
         path = fence(self._settings, self._name, release.generation, self._token, expected=seeded or resumes)
         self._path = path
         copies = copies_of(self._settings, self._name, release.generation)

@@ -32,7 +32,7 @@ from pipelines.engine.checkpoint import (
     size_of,
     whole_folder,
 )
-from pipelines.errors import SwitchyardError
+from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.model.base import Frozen
 from pipelines.objects import ObjectStore, object_store
 from pipelines.paths import below, set_aside
@@ -275,6 +275,18 @@ def bring_checkpoint(settings: Settings, release: str, generation: int, token: i
     copies = copies_of(settings, release, generation)
     if copies is not None:
         copies.bring(token)
+
+
+def take_over_checkpoint(settings: Settings, release: str, generation: int, token: int) -> None:
+    """Brings the newest copy for a driver with `token`. If the bucket doesn't answer, a checkpoint of this host does: it may be
+    older, but then the driver catches up. Raises as `Copies.bring` does, Unavailable only without such a checkpoint.
+    """
+    try:
+        bring_checkpoint(settings, release, generation, token)
+    except Unavailable as error:
+        if whole_folder(settings, release, generation) is None:
+            raise
+        log.warning("%s: it starts with the checkpoint of this host, which may be older: %s", release, error.what)
 
 
 def whole_checkpoint(settings: Settings, release: str, generation: int) -> Path | None:

@@ -13,8 +13,8 @@ import pytest
 
 from pipelines.engine import copies as module
 from pipelines.engine.checkpoint import Checkpoint, newest_folder, release_folder
-from pipelines.engine.copies import Copies, Copy, CopyDamaged, copied, link
-from pipelines.errors import SwitchyardError
+from pipelines.engine.copies import Copies, Copy, CopyDamaged, copied, link, take_over_checkpoint
+from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
 from tests.engine.test_checkpoint import commit, plan
@@ -266,6 +266,27 @@ def test_packs_of_a_copy_that_was_never_written_are_deleted_by_a_newer_driver(on
     assert orphan in bucket.objects
     one.copies.delete_orphans(2)
     assert orphan not in bucket.objects and len(bucket.packs) == 1
+
+
+def test_without_an_answer_of_the_bucket_a_driver_starts_with_the_checkpoint_of_its_host(
+    one: Host, other: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.copy(one.run(0))
+    one.run(1)
+    before = one.brought()
+
+    def silent(prefix: str) -> None:
+        raise Unavailable(f"no answer about {prefix}", fix="wait")
+
+    monkeypatch.setattr(Bucket, "list", lambda _, prefix: silent(prefix))
+    monkeypatch.setattr(
+        module, "copies_of", lambda settings, *_: one.copies if settings is one.settings else other.copies
+    )
+    take_over_checkpoint(one.settings, RELEASE, 1, 2)
+    assert one.brought() == before
+    # a host without one must not start from nothing
+    with pytest.raises(Unavailable, match="no answer"):
+        take_over_checkpoint(other.settings, RELEASE, 1, 2)
 
 
 def test_what_a_killed_process_left_is_deleted(one: Host) -> None:
