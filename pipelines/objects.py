@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 from pipelines.bucket import Bucket, bucket_of, login_of
 from pipelines.bucket_failures import failure, no_bucket, where_of
 from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.paths import below
 from pipelines.private import private, temporary_beside
 from pipelines.secrets import remember
 from pipelines.settings import Settings, revealed
@@ -308,7 +309,9 @@ def fetch_folder(settings: Settings, path: Path) -> bool:
     private(settings.store_dir)
     temporary = temporary_beside(path)
     try:
-        if not all(store.get(each, temporary / each.removeprefix(f"{key}/")) for each in keys):
+        # a name from the bucket must not lead out of the folder
+        targets = {each: below(temporary, *each.removeprefix(f"{key}/").split("/")) for each in keys}
+        if not all(store.get(each, target) for each, target in targets.items()):
             # deleted meanwhile
             return False
         # another process of this host may have been faster

@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     store_url: str | None = Field(
         None,
         description="Where other hosts find what they need, too: frozen code, static tables, evidence, Data Docs and "
-        "checkpoints. A folder, as a path or a `file:` URL, or a bucket, as `s3://BUCKET/PREFIX`, without checkpoints. Without "
+        "checkpoints. A folder, as a path or a `file:` URL, or a bucket, as `s3://BUCKET/PREFIX`. Without "
         "it, they are in `state_dir`. Set it to a folder of a file system that all hosts have at the same path, if a release "
         "may run on several hosts or with `spark_master`. Set it to a bucket if hosts share no folder.",
     )

@@ -1,11 +1,7 @@
-"""A bucket of this machine: a server that speaks S3's protocol."""
+"""Hosts whose store is a bucket."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,51 +10,22 @@ import pytest
 from pipelines import objects
 from pipelines.objects import ObjectStore
 from pipelines.settings import Settings
-from tests.shared.ports import port_of
-from tests.shared.waiting import until
-
-# on busy cores
-STARTS_WITHIN_S = 60.0
-OPTIONS = {"access_key": "ada", "secret_key": "planted-word", "region": "eu-west-1", "scheme": "http"}
+from tests.shared.bucket import OPTIONS, bucket_server, make_bucket
 
 Host = Callable[..., Settings]
-
-
-def answers(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/moto-api/data.json", timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="session")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the server listens: HOST:PORT."""
-    folder, port = tmp_path_factory.mktemp("moto"), port_of("bucket")
-    command = [sys.executable, "-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    address = f"127.0.0.1:{port}"
-
-    def up() -> bool:
-        assert process.poll() is None, (folder / "log").read_text()
-        return answers(address)
-
-    try:
-        until("the server of the bucket answers", up, STARTS_WITHIN_S)
-        yield address
-    finally:
-        process.kill()
-        process.wait()
+    with bucket_server(tmp_path_factory.mktemp("server") / "bucket") as server:
+        yield server.endpoint()
 
 
 @pytest.fixture
 def bucket(endpoint: str) -> str:
     """The name of an empty bucket."""
-    name = f"bucket-{uuid.uuid4().hex[:12]}"
-    urllib.request.urlopen(urllib.request.Request(f"http://{endpoint}/{name}", method="PUT"), timeout=10).close()
-    return name
+    return make_bucket(endpoint)
 
 
 @pytest.fixture

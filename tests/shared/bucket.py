@@ -29,12 +29,22 @@ class BucketServer:
     port: int
     bucket: str
 
+    def endpoint(self, host: str = HERE) -> str:
+        return f"{host}:{self.port}"
+
     def settings(self, host: str = HERE) -> dict[str, Any]:
         """Settings whose store is the bucket. `host`: the address by which it is reached."""
-        url, store = f"s3://{self.bucket}/a/store", {**OPTIONS, "endpoint_override": f"{host}:{self.port}"}
+        url, store = f"s3://{self.bucket}/a/store", {**OPTIONS, "endpoint_override": self.endpoint(host)}
         # as validated: `model_copy` takes values as they are
         made = Settings(store_url=url, store=store)
         return {"store_url": made.store_url, "store": made.store}
+
+
+def make_bucket(endpoint: str) -> str:
+    """Creates a bucket, and returns its name."""
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    urllib.request.urlopen(urllib.request.Request(f"http://{endpoint}/{name}", method="PUT"), timeout=10).close()
+    return name
 
 
 def _answers(address: str) -> bool:
@@ -61,9 +71,7 @@ def bucket_server(folder: Path, host: str = HERE) -> Iterator[BucketServer]:
 
     try:
         until("the server of the bucket answers", up, STARTS_WITHIN_S)
-        name = f"bucket-{uuid.uuid4().hex[:12]}"
-        urllib.request.urlopen(urllib.request.Request(f"http://{address}/{name}", method="PUT"), timeout=10).close()
-        yield BucketServer(port, name)
+        yield BucketServer(port, make_bucket(address))
     finally:
         process.kill()
         process.wait()
