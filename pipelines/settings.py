@@ -327,7 +327,7 @@ class Settings(BaseSettings):
         gt=0,
         description="How often a driver copies its checkpoint to the bucket of `store_url`, if it has a new batch. Without a "
         "bucket, it copies nothing. A driver that takes over on another host runs the batches since the last copy again, which "
-        "takes about as long as they took. Raise it if requests to your bucket cost too much: each copy takes about six.",
+        "takes about as long as they took. Raise it if requests to your bucket cost too much: each copy takes two, and every eighth about ten more.",
     )
     jvm_end_timeout_s: float = Field(
         10.0,

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from pipelines.engine.copies import Copies, Copy
+from pipelines.engine.copies import Copies
+from pipelines.engine.packs import Copy
 from pipelines.errors import SwitchyardError
 
 log = logging.getLogger("switchyard.driver")

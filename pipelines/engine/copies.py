@@ -2,9 +2,9 @@
 
 Each release has, for each generation:
 
-- packs `checkpoints/RELEASE/gG/packs/BATCH.tTOKEN`, tar files with the files that were new after a batch;
-- copies `checkpoints/RELEASE/gG/copies/BATCH.tTOKEN.json`, which say in which pack each file of the checkpoint is. A copy is
-  written after its packs, so it is whole.
+- packs `checkpoints/RELEASE/gG/packs/BATCH.tTOKEN.nNUMBER`, tar files with the files that were new after a batch;
+- copies `checkpoints/RELEASE/gG/copies/BATCH.tTOKEN.nNUMBER.json`, which say in which pack each file of the checkpoint is.
+  A copy is written after its packs, so it is whole. Neither is ever replaced.
 
 A copy may be older than the result: a driver that takes over runs the batches in between again (`engine/catch_up.py`). So it
 needs no fence. Only a batch that Kafka has committed is in Spark's log, and only what is in the log is copied. Two drivers
@@ -13,13 +13,11 @@ that copied one batch would copy the same state.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-import re
 import shutil
-import tarfile
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -32,8 +30,20 @@ from pipelines.engine.checkpoint import (
     size_of,
     whole_folder,
 )
-from pipelines.errors import SwitchyardError, Unavailable
-from pipelines.model.base import Frozen
+from pipelines.engine.packs import (
+    NAME,
+    Copy,
+    CopyDamaged,
+    found_in,
+    last_of,
+    link,
+    order_of,
+    plan_copy,
+    require_all,
+    unpack,
+    write_pack,
+)
+from pipelines.errors import Unavailable
 from pipelines.objects import ObjectStore, object_store
 from pipelines.paths import below, set_aside
 from pipelines.private import private
@@ -44,50 +54,12 @@ log = logging.getLogger(__name__)
 
 # then follows the number of its process
 _WORK = ".copy-"
-_COPY = re.compile(r"(?P<batch>\d+)\.t(?P<token>\d+)\.json")
 # how many copies are kept: a host may read the last one while the next is written
 _KEPT = 2
-# while a state is small, a new pack of everything costs as much as a pack of what is new
-_SMALL_BYTES = 4 * 2**20
+# after how many copies older ones are deleted
+_DELETES_EACH = 8
 # a copy whose packs are deleted while they are read: there are newer ones by then
 _TRIES = 3
-# Spark deletes files of batches that are older than its last 20
-_MOST_BATCHES = 10
-
-
-class CopyDamaged(SwitchyardError):
-    """Objects of a copy are missing or too short."""
-
-
-class CopiedFile(Frozen):
-    """Where a file of a checkpoint is. `size_bytes` and `at_ns`, its time of change, tell whether it is still the same."""
-
-    pack: str
-    size_bytes: int
-    at_ns: int
-
-
-class Copy(Frozen):
-    """A copy of a checkpoint after batch `batch_id`. `files`: path in the checkpoint -> file. `packs`: name -> bytes of all
-    files in it, also of those that the checkpoint no longer has.
-    """
-
-    batch_id: int
-    token: int
-    files: dict[str, CopiedFile]
-    packs: dict[str, int]
-
-    @property
-    def name(self) -> str:
-        return _name(self.batch_id, self.token)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files.values())
-
-
-def _name(batch_id: int, token: int) -> str:
-    return f"{batch_id:012}.t{token}"
 
 
 class Copies:
@@ -99,26 +71,31 @@ class Copies:
         self._release = release
         self._generation = generation
         self._home = home_of(release, generation)
+        self._written = 0
 
     # -- what is there
 
     def newest(self) -> int | None:
         """The last batch of the newest copy; None: there is none."""
-        return next((batch for batch, _ in self._listed()), None)
+        return next((order_of(name)[0] for name in self._listed()), None)
 
     def read(self) -> Copy | None:
-        """The newest copy that can be read; None: there is none."""
-        return next(self._all(), None)
+        """The newest copy that can be read and whose packs are there; None: there is none."""
+        packs = self._packs()
+        return next((copy for copy in self._all() if packs.issuperset(copy.packs)), None)
 
-    def _listed(self) -> list[tuple[int, int]]:
-        """Batch and token of each copy, the newest first."""
-        names = (PurePosixPath(key).name for key in self._bucket.list(f"{self._home}/copies"))
-        matches = filter(None, map(_COPY.fullmatch, names))
-        return sorted(((int(m["batch"]), int(m["token"])) for m in matches), reverse=True)
+    def _listed(self) -> list[str]:
+        """The names of all copies, the newest first."""
+        names = (PurePosixPath(key).name.removesuffix(".json") for key in self._bucket.list(f"{self._home}/copies"))
+        return sorted(filter(NAME.fullmatch, names), key=order_of, reverse=True)
+
+    def _packs(self) -> set[str]:
+        names = (PurePosixPath(key).name for key in self._bucket.list(f"{self._home}/packs"))
+        return set(filter(NAME.fullmatch, names))
 
     def _all(self) -> Iterator[Copy]:
-        for batch, token in self._listed():
-            found = self._bucket.read(self._key(batch, token))
+        for name in self._listed():
+            found = self._bucket.read(self._key(name))
             # another host has just deleted it
             if found is None:
                 continue
@@ -127,8 +104,8 @@ class Copies:
             except ValueError as error:
                 log.warning("%s: a copy of its checkpoint can't be read and is left out: %s", self._release, error)
 
-    def _key(self, batch: int, token: int) -> str:
-        return f"{self._home}/copies/{_name(batch, token)}.json"
+    def _key(self, name: str) -> str:
+        return f"{self._home}/copies/{name}.json"
 
     def _pack(self, name: str) -> str:
         return f"{self._home}/packs/{name}"
@@ -146,39 +123,43 @@ class Copies:
             batch_id = link(folder, linked)
             if batch_id is None:
                 return None
-            found = dict(_found(linked))
-            copy = _plan(batch_id, token, found, last)
-            if last is not None and (last.batch_id, last.files) == (batch_id, copy.files):
+            found = dict(found_in(linked))
+            copy = plan_copy(batch_id, token, found, last)
+            if copy is last:
                 return last
             new = sorted(path for path, file in copy.files.items() if file.pack == copy.name)
-            if new:
-                pack = Path(work) / "pack"
-                _write_pack(pack, linked, new)
-                self._bucket.put(self._pack(copy.name), pack)
-            self._bucket.put(self._key(batch_id, token), copy.model_dump_json().encode())
-        self._delete_older()
+            pack = Path(work) / "pack"
+            write_pack(pack, linked, new)
+            self._bucket.put(self._pack(copy.name), pack)
+            self._bucket.put(self._key(copy.name), copy.model_dump_json().encode())
+        self._written += 1
+        # each request costs; a pack of everything makes the others useless
+        if self._written % _DELETES_EACH == 0 or len(copy.packs) == 1:
+            self._delete_older()
         return copy
 
     def _delete_older(self) -> None:
         """Deletes all copies but the newest ones, and packs that only those had."""
-        listed = self._listed()
-        kept = [copy for copy, _ in zip(self._all(), range(_KEPT), strict=False)]
-        needed = {pack for copy in kept for pack in copy.packs}
-        for batch, token in listed[_KEPT:]:
-            self._bucket.delete(self._key(batch, token))
-        for key in self._bucket.list(f"{self._home}/packs") if len(listed) > _KEPT else ():
-            pack = PurePosixPath(key).name
+        older = self._listed()[_KEPT:]
+        for name in older:
+            self._bucket.delete(self._key(name))
+        if older:
             # a pack without a copy may belong to one that is being written
-            if pack not in needed and pack < min(copy.name for copy in kept):
-                self._bucket.delete(key)
+            self._delete_packs(lambda pack: order_of(pack) <= order_of(older[0]))
 
     def delete_orphans(self, token: int) -> None:
         """Deletes the packs of drivers with an older token that no copy has: they were killed before they wrote their copy."""
-        needed = {pack for copy in self._all() for pack in copy.packs}
-        for key in self._bucket.list(f"{self._home}/packs"):
-            pack = PurePosixPath(key).name
-            if pack not in needed and int(pack.rpartition(".t")[2]) < token:
-                self._bucket.delete(key)
+        self._delete_packs(lambda pack: order_of(pack)[1] < token)
+
+    def _delete_packs(self, of_no_use: Callable[[str], bool]) -> None:
+        """Deletes packs that no copy needs, of those that are `of_no_use` without one."""
+        names, copies = self._listed(), list(self._all())
+        # one of another version needs packs, too
+        if len(copies) < len(names):
+            return
+        for pack in self._packs().difference(*(copy.packs for copy in copies)):
+            if of_no_use(pack):
+                self._bucket.delete(self._pack(pack))
 
     def sweep(self) -> None:
         """Deletes what killed processes of this host have left. Their links would keep files that Spark has deleted."""
@@ -188,7 +169,7 @@ class Copies:
 
     def delete(self, upto: int | None = None) -> None:
         """Deletes all copies of the generation. `upto`: only if no driver with a newer token has written one."""
-        if upto is None or all(token <= upto for _, token in self._listed()):
+        if upto is None or all(order_of(name)[1] <= upto for name in self._listed()):
             self._bucket.delete_all(self._home)
 
     # -- reading
@@ -202,19 +183,17 @@ class Copies:
         for _ in range(_TRIES):
             newest = self.newest()
             here = newest_folder(self._settings, self._release, self._generation)
-            if newest is None:
-                return
-            if here is not None and is_whole(here) and _last_batch(here, self._release) >= newest:
-                return
-            if self._bring_any(token):
+            have = last_of(here) if here is not None and is_whole(here) else -1
+            if newest is None or have >= newest or self._bring_any(token, have) or have >= 0:
                 return
         raise CopyDamaged(
             f"no copy of the checkpoint of {self._release} in the bucket is whole",
             fix=f"`switchyard reset {self._release} --to-earliest --execute` reads history again",
         )
 
-    def _bring_any(self, token: int | None) -> bool:
-        for copy in self._all():
+    def _bring_any(self, token: int | None, have: int) -> bool:
+        """Brings the newest copy that is whole and newer than batch `have`. Returns whether there was one."""
+        for copy in itertools.takewhile(lambda copy: copy.batch_id > have, self._all()):
             try:
                 self._bring(copy, copy.token if token is None else token)
             except CopyDamaged as error:
@@ -232,36 +211,15 @@ class Copies:
             made = Path(work) / "made"
             made.mkdir()
             for pack in copy.packs:
-                self._unpack(copy, pack, Path(work) / "pack", made)
-            there = {path: stat.st_size for path, stat in _found(made)}
-            missing = next((path for path, file in copy.files.items() if there.get(path) != file.size_bytes), None)
-            if missing is not None:
-                raise CopyDamaged(f"the copy after batch {copy.batch_id} lacks {missing}, or a part of it")
+                if not self._bucket.get(self._pack(pack), Path(work) / "pack"):
+                    raise CopyDamaged(f"pack {pack} of the copy after batch {copy.batch_id} is missing")
+                unpack(copy, pack, Path(work) / "pack", made)
+            require_all(copy, made)
             if mine.exists():
                 # older than the copy
                 shutil.rmtree(set_aside(mine))
             os.replace(made, mine)
         log.info("%s: its checkpoint after batch %d comes from the bucket", self._release, copy.batch_id)
-
-    def _unpack(self, copy: Copy, pack: str, file: Path, to: Path) -> None:
-        if not self._bucket.get(self._pack(pack), file):
-            raise CopyDamaged(f"pack {pack} of the copy after batch {copy.batch_id} is missing")
-        wanted = {path: known for path, known in copy.files.items() if known.pack == pack}
-        try:
-            with tarfile.open(file) as found:
-                for member in found:
-                    known = wanted.get(member.name)
-                    source = found.extractfile(member) if known is not None else None
-                    if known is None or source is None:
-                        continue
-                    # a name from the bucket must not lead out of the folder
-                    target = below(to, *PurePosixPath(member.name).parts)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with target.open("wb") as written:
-                        shutil.copyfileobj(source, written)
-                    os.utime(target, ns=(known.at_ns, known.at_ns))
-        except (tarfile.TarError, EOFError) as error:
-            raise CopyDamaged(f"pack {pack} of the copy after batch {copy.batch_id} is damaged: {error}") from error
 
 
 def copies_of(settings: Settings, release: str, generation: int) -> Copies | None:
@@ -358,90 +316,3 @@ def _work(folder: Path) -> TemporaryDirectory[str]:
 def home_of(release: str, generation: int) -> str:
     """The key under which the copies of a generation are."""
     return f"checkpoints/{release}/g{generation}"
-
-
-def link(folder: Path, to: Path) -> int | None:
-    """Links the files of a checkpoint, whose driver may run on, so that a driver can start from them. Returns the last batch in
-    Spark's log; None without one.
-
-    The log comes first, and then what Spark writes before it: plans, then state. So each batch of the log has its plan and its
-    state. What belongs to a later batch is as if the driver had been killed in it. Raises CopyDamaged if the checkpoint is
-    incomplete.
-    """
-    for _ in range(_TRIES):
-        shutil.rmtree(to, ignore_errors=True)
-        to.mkdir(parents=True)
-        parts = ["commits", "offsets"]
-        for part in parts:
-            _link_all(folder, to, part)
-        for part in sorted(set(os.listdir(folder)).difference(parts)):
-            _link_all(folder, to, part)
-        batch = _last_batch(to, "")
-        if batch < 0:
-            return None
-        if not is_whole(to) or not (to / "offsets" / str(batch)).is_file():
-            # deleted, or made again by a process from which another driver has taken it over
-            raise CopyDamaged(f"{folder} is incomplete", fix="`switchyard status` shows who runs the release")
-        # or Spark has deleted state that this batch needs
-        if _last_batch(folder, "") - batch <= _MOST_BATCHES:
-            return batch
-    raise SwitchyardError(
-        f"{folder} changes faster than it can be copied",
-        fix="it is tried again; a higher target_latency_s makes it slower",
-    )
-
-
-def _link_all(folder: Path, to: Path, part: str) -> None:
-    """Links a file or folder `part` of a checkpoint."""
-    if (folder / part).is_file():
-        _link(folder / part, to / part)
-    for root, _, names in os.walk(folder / part):
-        place = to / Path(root).relative_to(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            # what Spark has not finished
-            if not name.endswith(".tmp"):
-                _link(Path(root) / name, place / name)
-
-
-def _link(file: Path, to: Path) -> None:
-    # or Spark has deleted it, as no later batch needs it
-    with suppress(FileNotFoundError):
-        os.link(file, to)
-
-
-def _found(linked: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for path in linked.rglob("*"):
-        if path.is_file():
-            yield path.relative_to(linked).as_posix(), path.stat()
-
-
-def _plan(batch_id: int, token: int, found: Mapping[str, os.stat_result], last: Copy | None) -> Copy:
-    name = _name(batch_id, token)
-    known = last.files if last is not None else {}
-    kept = {
-        path: file
-        for path, file in known.items()
-        if path in found and (found[path].st_size, found[path].st_mtime_ns) == (file.size_bytes, file.at_ns)
-    }
-    needed = {file.pack for file in kept.values()}
-    packs = {pack: size for pack, size in (last.packs if last is not None else {}).items() if pack in needed}
-    size = sum(stat.st_size for stat in found.values())
-    new = {path: stat for path, stat in found.items() if path not in kept}
-    new_bytes = sum(stat.st_size for stat in new.values())
-    # the copy of one batch by one driver is written once
-    if sum(packs.values()) + new_bytes > 2 * size + _SMALL_BYTES or (new and name in packs):
-        kept, packs, new, new_bytes = {}, {}, dict(found), size
-    files = {path: CopiedFile(pack=name, size_bytes=stat.st_size, at_ns=stat.st_mtime_ns) for path, stat in new.items()}
-    return Copy(batch_id=batch_id, token=token, files=kept | files, packs=packs | ({name: new_bytes} if new else {}))
-
-
-def _write_pack(pack: Path, folder: Path, names: list[str]) -> None:
-    with tarfile.open(pack, "w") as written:
-        for name in names:
-            written.add(folder / name, name, recursive=False)
-
-
-def _last_batch(folder: Path, release: str) -> int:
-    last = Checkpoint(folder, {}, release).last_committed()
-    return -1 if last is None else last

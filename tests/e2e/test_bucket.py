@@ -106,7 +106,8 @@ def test_another_host_goes_on_with_the_state_of_one_that_died(hosts: Hosts) -> N
             _kill(running)
             idle.start(NAME, batch=500)
             # it has the state of a host whose disk it can't see
-            assert _last_batch(idle) >= (before or 0) > 0
+            log = idle.settings.state_dir / "logs" / f"{NAME}.log"
+            assert _last_batch(idle) >= (before or 0) > 0, log.read_text()[-4_000:]
     other.settle(NAME, "lines")
     assert hosts.clean()
 

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from pipelines.engine.copier import Copier
-from pipelines.engine.copies import Copy
+from pipelines.engine.packs import Copy
 from pipelines.errors import Unavailable
 from tests.shared.waiting import until
 
