@@ -56,7 +56,7 @@ def work(log: Overtaken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
     monkeypatch.setenv("SWITCHYARD_STATE_DIR", str(tmp_path))
     monkeypatch.setattr(Context, "beats", lambda _: {})
     monkeypatch.setattr(module, "processed", lambda *_: ())
-    monkeypatch.setattr(module, "whole_folder", lambda *_: "a folder")
+    monkeypatch.setattr(module, "whole_checkpoint", lambda *_: "a folder")
     has_read_to(POSITION, monkeypatch)
     return Work(context_of(log), Plan(id="reset-1", operation=Kind.RESET, releases=(NAME,), stages=()))
 

@@ -47,7 +47,7 @@ def test_status_tells_it_to_who_asks_about_the_release(
     monkeypatch.setattr("orchestration.operations.context.open_context", lambda *_, **__: context)
     monkeypatch.setattr("orchestration.operations.context.Context.beats", lambda *_: {})
     monkeypatch.setattr("orchestration.operations.supervising.overview.told_losses", lambda *_: {})
-    monkeypatch.setattr(broker, "load_settings", lambda: SimpleNamespace(embedded=False))
+    monkeypatch.setattr(broker, "load_settings", lambda: SimpleNamespace(embedded=False, bucket=None))
     broker.status("a")
     assert [line for line in capsys.readouterr().out.splitlines() if "staged by" in line] == [
         f"a.v1: staged by {SAID}",

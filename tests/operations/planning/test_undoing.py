@@ -90,7 +90,7 @@ def test_consumers_are_not_taken_back_to_a_result_that_is_further(
     made: list[Any] = []
     monkeypatch.setattr(Context, "beats", lambda _: {})
     monkeypatch.setattr(Context, "progress", lambda *_: None if now is None else read_to(now, 2))
-    monkeypatch.setattr(module, "newest_folder", lambda *_: "a folder")
+    monkeypatch.setattr(module, "has_checkpoint", lambda *_: True)
     monkeypatch.setattr(module, "_plan_of", lambda _, undo, **__: made.append(undo.generation))
     context = context_of(log, Kafka(names={"a.v1.g1", "a.v1.g2"}, first={"trades": {0: 0, 1: 0}}))
     if refused:
