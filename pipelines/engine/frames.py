@@ -186,7 +186,8 @@ def parse(raw: DataFrame, source: Source, delay_ms: int | None = None) -> DataFr
     app's watermark.
 
     Of a malformed one that is a struct: topic, partition, offset, key and value (bytes as they came), reason. The reason
-    is empty where the JSON does not fit its schema: `misfit.misfit` then says what does not.
+    is only `key` or `value` where the JSON of that part does not fit its schema: `metrics.reason_of` then says what does
+    not.
     """
     kept = [F.col("key").alias("_key"), F.col("value").alias("_value")]
     added = [F.col("timestamp").alias("event_time"), *(F.col(name) for name in SOURCE_COLUMNS)]
@@ -242,7 +243,7 @@ def _read(
     framed = framed.select("*", from_json(F.col(f"_{part}").cast("string"), schema, CORRUPT).alias(parsed))
     reason = reason.when(
         F.col(parsed).isNull() | F.col(f"{parsed}.{CORRUPT}").isNotNull(),
-        F.lit("" if part == "value" else f"the key is not JSON of {schema.simpleString()}"),
+        F.lit(part),
     )
     read = [F.col(parsed).getField(field.name) for field in schema.fields]
     for field, column in zip(schema.fields, read, strict=True):

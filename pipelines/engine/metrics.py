@@ -63,16 +63,20 @@ def batch_metrics(query: Any, inputs: Mapping[str, Source]) -> BatchMetrics:
         for letter in metric["malformed"]:
             at = letter["topic"], letter["partition"], letter["offset"]
             key, value = _bytes(letter.get("key")), _bytes(letter.get("value"))
-            malformed[at] = DeadLetter(*at, key, value, letter["reason"] or misfit_of(value, source))
+            malformed[at] = DeadLetter(*at, key, value, reason_of(letter, source))
     # `as_of` observes the records of its table whose time the watermark had passed
     late_of_tables = sum(metric.get("late") or 0 for name, metric in observed.items() if name.startswith(LATE))
     return BatchMetrics(rows_in, found["late"] + late_of_tables, [malformed[at] for at in sorted(malformed)])
 
 
-def misfit_of(value: bytes | None, source: Source) -> str:
-    """Why the JSON value of a malformed record does not fit the schema of its source."""
-    assert isinstance(source.value, Json)
-    return misfit(value or b"", json_schema(source.value))
+def reason_of(letter: Mapping[str, Any], source: Source) -> str:
+    """Why a record of `source` is malformed. `letter`: what `parse` gives of it, as JSON."""
+    part = letter["reason"]
+    if part not in ("key", "value"):
+        return str(part)
+    as_ = source.key if part == "key" else source.value
+    assert isinstance(as_, Json)
+    return misfit(_bytes(letter.get(part)) or b"", json_schema(as_), part)
 
 
 def _bytes(base64_text: str | None) -> bytes | None:

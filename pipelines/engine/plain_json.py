@@ -10,7 +10,7 @@ from pipelines.engine.jvm.classes import java_class
 
 def from_json(text: Column, schema: StructType, corrupt: str) -> Column:
     """What Spark's `from_json` makes of `text`, a string column: a struct of `schema` and of the string `corrupt`, which
-    has the text of a malformed record. NaN and Infinity are malformed.
+    has the text of a malformed record. NaN, Infinity and texts with half of a surrogate pair are malformed.
 
     Needs a Spark context in this process. Raises AnalysisException for a type that JSON can't have.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines.engine.frames import MALFORMED, input_columns, key_schema, nothing, parse
-from pipelines.engine.metrics import misfit_of
+from pipelines.engine.metrics import reason_of
 from pipelines.engine.raw import RAW, Record, as_arrow
 from pipelines.engine.table_file import Row, TableChanged, checked, rows_in
 from pipelines.errors import Refused
@@ -69,7 +68,7 @@ def newest(raw: DataFrame, source: StaticTable) -> Newest:
     if not found["malformed"]:
         return Newest(places=places)
     letter = json.loads(found["first"])
-    reason = letter["reason"] or misfit_of(base64.b64decode(letter["value"]), source.as_changelog)
+    reason = reason_of(letter, source.as_changelog)
     first = f"{letter['topic']}[{letter['partition']}] offset {letter['offset']}: {reason}"
     return Newest(places=places, malformed=found["malformed"], first=first)
 

@@ -73,21 +73,34 @@ def test_golden(spark: SparkSession) -> None:
     assert run(spark, shoe_store) == [AFTER_FIRST, AFTER_SECOND]
 
 
+GOOD: dict[str, Any] = {"kind": "sale", "color": "red", "count": 1, "price": 10.0}
+BAD: list[tuple[Any, str]] = [
+    (b"{", "the value is not JSON: Expecting property name enclosed in double quotes at character 1"),
+    ({**GOOD, "price": None}, "field price is missing"),
+    ({**GOOD, "count": "one"}, "field count is not int"),
+    ({"kind": "sale"}, "field color is missing"),
+    (None, "the value is null"),
+    (b"\xff" * 2_000_000, "the value is not UTF-8"),
+    # two colors, neither of which is "?"
+    ({**GOOD, "color": "\ud800"}, "field color has half of a surrogate pair"),
+    ({**GOOD, "color": "\udfff"}, "field color has half of a surrogate pair"),
+]
+
+
 def test_a_batch_tells_only_what_changed_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
-    good = {"kind": "sale", "color": "red", "count": 1, "price": 10.0}
+    good = GOOD
     with AppTest(spark, shoe_store) as test:
         send(test, FIRST)
         test.run()
         test.restart()
-        bad = [b"{", {**good, "price": None}, {**good, "count": "one"}, {"kind": "sale"}, None]
-        for value in bad:
+        for value, _ in BAD:
             test.send("events", value)
         for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z"):
             test.send("events", good, time=time)
         batch = test.run()
         assert [row["color"] for row in batch["inventory"]] == ["red"]
         assert (batch["inventory"][0]["in_stock"], batch["totals"][0]["transactions"]) == (6, 5)
-        assert len(batch.dead_letters) == len(bad) and batch.late == 0
+        assert [letter.reason for letter in batch.dead_letters] == [reason for _, reason in BAD] and batch.late == 0
         test.send("events", {**good, "color": "x" * 2_000_000})
         batch = test.run()
         # the row of a color that is too long is a dead letter, and its sale is in the totals

@@ -41,7 +41,7 @@ KEYED, GOOD = b"AAPL", b'{"side": "ask", "price": 1.5}'
                 (None, GOOD),
             ],
             # which field does not fit, `misfit` finds out
-            [None, None, None, "", "", "field price is missing", "the value is null", "the key is null"],
+            [None, None, None, "value", "value", "field price is missing", "the value is null", "the key is null"],
         ),
         (Text(), [(KEYED, b"good"), (KEYED, b"\xff bad"), (KEYED, None), (None, b"good")],
          [None, "the value is not UTF-8", "the value is null", "the key is null"]),

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DateType,
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    VariantType,
 )
 
 from pipelines.engine.frames import CORRUPT
@@ -41,6 +43,8 @@ TRADE = (
     .add("fees", MapType(StringType(), DoubleType()))
     .add("due", DateType())
     .add("made", TimestampType())
+    .add("photo", BinaryType())
+    .add("more", VariantType())
     .add("last", IntegerType())
 )
 
@@ -84,6 +88,21 @@ TRADE = (
         (b'{"made": 1.5}', "field made is not timestamp"),
         (b'{"made": 1704164645, "last": "z"}', "field last is not int"),
         (b'{"made": "2024-01-02T12:00:00Z", "last": "z"}', "field last is not int"),
+        (b'{"made": "294247-01-10T04:00:54.776Z"}', "field made is not timestamp"),
+        (b'{"photo": "QUI"}', "field photo is not binary"),
+        (b'{"photo": 5}', "field photo is not binary"),
+        (b'{"photo": "QUI=", "last": "z"}', "field last is not int"),
+        (b'{"side": "\\ud800"}', "field side has half of a surrogate pair"),
+        (b'{"side": "\\ude00\\ud83d"}', "field side has half of a surrogate pair"),
+        (b'{"at": {"place": "x\\uDFFF"}}', "field at.place has half of a surrogate pair"),
+        (b'{"fees": {"a": 1, "\\udc00": 2}}', "field fees has half of a surrogate pair in a key"),
+        (b'{"more": "\\ud800"}', "field more has half of a surrogate pair"),
+        (b'{"more": [1, {"a": [{"\\ud800": 1}]}]}', "field more has half of a surrogate pair"),
+        (b'{"more": {"a": {"b": "\\ud800"}}}', "field more has half of a surrogate pair"),
+        # a pair is one letter; nobody reads the others; an object is read as its JSON text
+        (b'{"side": "\\ud83d\\ude00 \\\\ud800", "last": "z"}', "field last is not int"),
+        (b'{"note": "\\ud800", "at": {"note": "\\ud800"}, "\\ud800": 1, "last": "z"}', "field last is not int"),
+        (b'{"side": {"a": "\\ud800"}, "last": "z"}', "field last is not int"),
         (b"[1]", "the value is an array, not a JSON object"),
         (b'"text"', "the value is a string, not a JSON object"),
         (b"7", "the value is a number, not a JSON object"),
@@ -97,6 +116,19 @@ TRADE = (
 )
 def test_the_first_thing_that_does_not_fit_is_named(value: bytes, said: str) -> None:
     assert misfit(value, TRADE) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (b"IBM", "the key is not JSON: Expecting value at character 0"),
+        (b'{"size": "many"}', "field size is not int in the key"),
+        (b'"IBM"', "the key is a string, not a JSON object"),
+        (b'{"side": "\\ud800"}', "field side has half of a surrogate pair in the key"),
+    ],
+)
+def test_of_a_key_it_is_said_that_it_is_one(key: bytes, said: str) -> None:
+    assert misfit(key, TRADE, "key") == said
 
 
 DATES = [
@@ -113,11 +145,17 @@ TIMESTAMPS = [
     "2024-01-02T03", "2024-01-02T03:04:05.", "2024-01-02T03:04:05.1234567890123Z", "2024-01-02T03:04:05 Europe/Paris",
     "2024-01-02T03:04:05+1", "2024-01-02T03:04:05+01:00", " 2024-01-02T03:04:05Z ",
     "+12024-01-02T00:00:00Z",
+    "294247-01-10T04:00:54.775807Z", "294247-01-10T04:00:54.7758079", "-290308-12-21T19:59:05.224192Z", "-290308-12-22",
+    "294247-01-10T05:00:54.775807+01:00", "294247-01-10T05:00:54+1", "294247-01-10T05:00:54UTC+1", "294247-01-10T05:00:54+0100",
+    "294247-01-10T12:00:54 Asia/Tokyo", "-290308-12-21T18:59:05.224192-01:00", "2024-01-02T03:04:05-18:00",
 ]  # fmt: skip
 NO_TIMESTAMPS = [
     "", "noon", "12", "1704164645", "-5", "1.5", "2024-02-30T00:00:00Z", "2024-13-01T00:00:00Z", "2024-01-02T",
     "2024-01-02T25:00:00", "2024-01-02T24:00:00", "2024-01-02T23:60:00", "2024-01-02T23:59:60", "2024-01-02x03:04:05",
     "2024-01-02T03:04Z", "2024-01-02Z", "24:00", "12:30", "T12:30:10", "12:30:10Z", "294248-01-01T00:00:00Z",
+    "294247-01-10T04:00:54.775808Z", "294247-01-10T04:00:54.776Z", "+294247-01-10T05:00:54.776+01:00", "294247-01-11",
+    "-290308-12-21T19:59:05.224191Z", "-290308-12-21", "-290309-01-01", "294247-01-11T23:00:54 Europe/Paris",
+    "294247-01-10T04:00:54-00:01", "2024-01-02T03:04:05+18:01",
 ]  # fmt: skip
 DECIMALS = [
     "1",
@@ -149,9 +187,14 @@ NO_DECIMALS = [
     "1e400",
     "NaN",
 ]
+BYTES = ["", "QUI=", "QUJD", "QQ==QQ==", " QUI=", "QUI= ", "\nQUI=\t", "QUJ=", "QR==", "QUJD QUJD", "  ", "+/+/"]
+NO_BYTES = [
+    "QUI", "Q===", "QU I=", "QUI=x", "Q-__", "QUJ\nD", "QQ= =", "====", "=", "\x7fQUJD", "QUJDQ", "\u00a0QUJD", "\ud800",
+]  # fmt: skip
 KINDS: list[tuple[DataType, list[str], list[str]]] = [
     (DateType(), DATES, NO_DATES),
     (TimestampType(), TIMESTAMPS, NO_TIMESTAMPS),
+    (BinaryType(), BYTES, NO_BYTES),
     (DecimalType(8, 2), DECIMALS, NO_DECIMALS),
     # sums of it have more digits than Python's context
     (DecimalType(38, 2), ["9" * 36 + ".994"], ["9" * 36 + ".995", "1" + "0" * 36]),
@@ -159,7 +202,7 @@ KINDS: list[tuple[DataType, list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("kind", "good", "bad"), KINDS, ids=lambda each: str(each)[:20])
-def test_a_text_fits_that_spark_reads_as_a_date_a_time_or_a_decimal(
+def test_a_text_fits_that_spark_reads_as_a_date_a_time_bytes_or_a_decimal(
     kind: DataType, good: list[str], bad: list[str]
 ) -> None:
     schema, general = StructType().add("field", kind), "the value is not JSON of struct<"
@@ -171,15 +214,15 @@ def test_a_text_fits_that_spark_reads_as_a_date_a_time_or_a_decimal(
 @pytest.mark.spark
 @pytest.mark.parametrize(("kind", "good", "bad"), KINDS, ids=lambda each: str(each)[:20])
 def test_spark_reads_these_texts_so(spark: SparkSession, kind: DataType, good: list[str], bad: list[str]) -> None:
-    rows = [(text, json.dumps({"field": text})) for text in good + bad]
+    # a number, as Spark can't be given half of a surrogate pair
+    rows = [(number, json.dumps({"field": text})) for number, text in enumerate(good + bad)]
     parsed = from_json(F.col("json"), StructType().add("field", kind), CORRUPT)
-    found = spark.createDataFrame(rows, "text string, json string").select("text", parsed.alias("parsed"))
-    read = {row["text"] for row in found.where(F.col(f"parsed.{CORRUPT}").isNull()).select("text").collect()}
-    assert read == set(good)
+    found = spark.createDataFrame(rows, "number int, json string").select("number", parsed.alias("parsed"))
+    read = found.where(F.col(f"parsed.{CORRUPT}").isNull()).select("number").collect()
+    assert [(good + bad)[number] for (number,) in sorted(read)] == good
 
 
 def test_what_fits_as_far_as_can_be_seen_is_told_in_general() -> None:
-    assert (
-        misfit(b'{"side": "ask"}', StructType().add("side", StringType()))
-        == "the value is not JSON of struct<side:string>"
-    )
+    schema = StructType().add("side", StringType())
+    assert misfit(b'{"side": "ask"}', schema) == "the value is not JSON of struct<side:string>"
+    assert misfit(b'{"side": "ask"}', schema, "key") == "the key is not JSON of struct<side:string>"

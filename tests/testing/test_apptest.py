@@ -67,8 +67,12 @@ def test_the_watermark_can_be_moved_before_any_record_comes(spark: SparkSession)
         assert test.run().late == 1
 
 
+def sums_of(given: DataFrame) -> DataFrame:
+    return given.groupBy("name").agg(F.sum("amount").alias("sum"))
+
+
 SUMS = app_of(
-    lambda given: given.groupBy("name").agg(F.sum("amount").alias("sum")),
+    sums_of,
     Json("amount double NOT NULL"),
     Table(key=("name",)),
     key="name string",
@@ -111,6 +115,23 @@ def test_what_would_corrupt_a_result_is_a_dead_letter_which_says_why(
     assert (letter.reason, letter.offset, letter.key, letter.value) == (reason, 0, sent.key, sent.value)
 
 
+def test_texts_that_differ_in_halves_of_surrogate_pairs_are_not_one_text(spark: SparkSession) -> None:
+    by_name = app_of(sums_of, Json("name string, amount double NOT NULL"), Table(key=("name",)))
+    by_key = app_of(sums_of, Json("amount double NOT NULL"), Table(key=("name",)), key=Json("name string"))
+    names = ('"\\ud800"', '"\\udfff"', '"?"', '"\\ud83d\\ude00"', '"\\ude00\\ud83d"', '"😀"')
+    for of, app_ in (("", by_name), (" in the key", by_key)):
+        with AppTest(spark, app_) as test:
+            for name in names:
+                test.send("given", f'{{"name": {name}, "amount": 1}}', key=f'{{"name": {name}}}')
+            batch = test.run()
+        assert sorted(batch.rows, key=lambda row: row["sum"]) == [
+            {"name": "?", "sum": 1.0},
+            {"name": "😀", "sum": 2.0},
+        ]
+        assert [letter.offset for letter in batch.dead_letters] == [0, 1, 4]
+        assert {letter.reason for letter in batch.dead_letters} == {f"field name has half of a surrogate pair{of}"}
+
+
 def test_keys_that_differ_in_bytes_that_are_no_text_are_not_one_key(spark: SparkSession) -> None:
     with AppTest(spark, SUMS) as test:
         for key in (b"\xfe", b"\xff", b"\xef\xbf\xbd"):
@@ -138,7 +159,11 @@ def test_nested_values_and_keys_of_several_columns(spark: SparkSession) -> None:
     key = {"store": "s1", "sku": 7}
     bad: list[tuple[Any, Any, str]] = [
         ({"store": "s1"}, good, "field sku is missing in the key"),
-        ("s1", good, "the key is not JSON of struct<store:string,sku:int>"),
+        ("s1", good, "the key is not JSON: Expecting value at character 0"),
+        ("[1]", good, "the key is an array, not a JSON object"),
+        ({"store": "s1", "sku": "one"}, good, "field sku is not int in the key"),
+        ('{"store": "\\udc00", "sku": 1}', good, "field store has half of a surrogate pair in the key"),
+        (key, '{"tags": {"\\ud800": 1}}', "field tags has half of a surrogate pair in a key"),
         (key, {**good, "legs": [{"price": 1}, {}]}, "field legs[].price is missing"),
         (key, {**good, "where": {"floor": 1}}, "field where.place is missing"),
         (key, {**good, "legs": [{"price": "x"}]}, "field legs[0].price is not double"),

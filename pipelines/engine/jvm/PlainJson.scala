@@ -24,7 +24,7 @@ import org.apache.spark.unsafe.types.UTF8String
  * Spark's `from_json`, faster for plain records. `child` is a string.
  *
  * A record is plain if it is an object whose fields are what the schema says, without anything unusual. Such a record is
- * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But two
+ * read from its bytes at once. Every other one is left to `from_json`, which makes a parser for each record. But three
  * kinds of values are malformed here, see `Refused`.
  */
 case class PlainJson(
@@ -72,8 +72,9 @@ object PlainJson {
 final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializable {
   private def schema = parser.schema.asInstanceOf[StructType]
   @transient private lazy val fields = new PlainFields(schema, corrupt, parser.zoneId)
-  @transient private lazy val refused =
-    new Refused(schema, new JSONOptions(parser.options, parser.zoneId.getId).buildJsonFactory())
+  @transient private lazy val refused = new Refused(
+    StructType(schema.filter(_.name != corrupt)),
+    new JSONOptions(parser.options, parser.zoneId.getId).buildJsonFactory())
 
   def read(json: UTF8String): InternalRow = {
     val bytes = json.getBytes
@@ -96,6 +97,8 @@ final class PlainReader(parser: JsonToStructs, corrupt: String) extends Serializ
  *  - A decimal with an exponent of more than four digits, or of over a thousand characters. `from_json` writes it out, which
  *    takes minutes and all of the memory for 1e600000000.
  *  - A timestamp without a date, such as 12:30. `from_json` takes the day on which it reads the record.
+ *  - A text, or a key of a map, with half of a surrogate pair, such as the escape ud800. UTF-8 has no such character.
+ *    `from_json` reads each of them as a question mark, so records of different keys would become one.
  */
 private final class Refused(schema: StructType, factory: JsonFactory) {
   private val MaxExponentDigits = 4
@@ -103,9 +106,14 @@ private final class Refused(schema: StructType, factory: JsonFactory) {
   private val MaxCharacters = 1000
   private val hasDecimals = schema.existsRecursively(_.isInstanceOf[DecimalType])
   private val hasTimestamps = schema.existsRecursively(_ == TimestampType)
+  private val hasTexts = schema.existsRecursively {
+    case _: StringType | _: MapType | VariantType => true
+    case _ => false
+  }
 
   /** Whether a record must be looked through: if its schema has timestamps, always. */
-  def mayBeIn(json: Array[Byte]): Boolean = hasTimestamps || (hasDecimals && mayHaveExponent(json))
+  def mayBeIn(json: Array[Byte]): Boolean =
+    hasTimestamps || (hasDecimals && mayHaveExponent(json)) || (hasTexts && Refused.escapesHalf(json))
 
   /** Whether a record is long, or not ASCII, or has an escape of a letter, or what may be an exponent. */
   private def mayHaveExponent(json: Array[Byte]): Boolean = json.length > MaxCharacters || json.indices.exists { at =>
@@ -129,11 +137,12 @@ private final class Refused(schema: StructType, factory: JsonFactory) {
   private def isIn(parser: JsonParser, kind: DataType): Boolean = (parser.currentToken, kind) match {
     case (JsonToken.START_OBJECT, fields: StructType) =>
       isInObject(parser)(name => fields.getFieldIndex(name).map(fields(_).dataType).getOrElse(NullType))
-    case (JsonToken.START_OBJECT, MapType(_, of, _)) => isInObject(parser)(_ => of)
-    case (JsonToken.START_ARRAY, ArrayType(of, _)) =>
-      var found = false
-      while (!found && parser.nextToken() != JsonToken.END_ARRAY && parser.currentToken != null) found = isIn(parser, of)
-      found
+    case (JsonToken.START_OBJECT, MapType(_, of, _)) => isInObject(parser, namesAreRead = true)(_ => of)
+    case (JsonToken.START_OBJECT, VariantType) => isInObject(parser, namesAreRead = true)(_ => VariantType)
+    case (JsonToken.START_ARRAY, ArrayType(of, _)) => isInArray(parser, of)
+    case (JsonToken.START_ARRAY, VariantType) => isInArray(parser, VariantType)
+    // another value is read as its JSON text, which keeps the escape
+    case (JsonToken.VALUE_STRING, _: StringType | VariantType) => Refused.hasHalf(parser.getText)
     case (token, _: DecimalType) if token != null && token.isScalarValue => isCostly(parser.getText)
     case (JsonToken.VALUE_STRING, TimestampType) => Refused.hasNoDate(parser.getText)
     case _ =>
@@ -141,13 +150,19 @@ private final class Refused(schema: StructType, factory: JsonFactory) {
       false
   }
 
-  private def isInObject(parser: JsonParser)(kindOf: String => DataType): Boolean = {
+  private def isInObject(parser: JsonParser, namesAreRead: Boolean = false)(kindOf: String => DataType): Boolean = {
     var found = false
     while (!found && parser.nextToken() == JsonToken.FIELD_NAME) {
-      val kind = kindOf(parser.currentName)
+      val name = parser.currentName
       parser.nextToken()
-      found = isIn(parser, kind)
+      found = (namesAreRead && Refused.hasHalf(name)) || isIn(parser, kindOf(name))
     }
+    found
+  }
+
+  private def isInArray(parser: JsonParser, of: DataType): Boolean = {
+    var found = false
+    while (!found && parser.nextToken() != JsonToken.END_ARRAY && parser.currentToken != null) found = isIn(parser, of)
     found
   }
 
@@ -164,6 +179,40 @@ private object Refused {
 
   /** Whether Spark may read a text as a time of the present day. It leaves `GMT` out. */
   def hasNoDate(time: String): Boolean = NoDate.matcher(time.replace("GMT", "")).matches()
+
+  /** Whether a text has half of a surrogate pair. */
+  def hasHalf(text: String): Boolean = text.codePoints.anyMatch(sign => isSurrogate(sign))
+
+  /** Whether some string of a JSON text has half of a surrogate pair. In UTF-8, only an escape can be one. */
+  def escapesHalf(json: Array[Byte]): Boolean = {
+    var at = 0
+    while (at < json.length) {
+      if (json(at) != '\\') at += 1
+      else {
+        val unit = escaped(json, at)
+        // such as \n, or a backslash
+        if (unit < 0) at += 2
+        else if (!isSurrogate(unit)) at += EscapeBytes
+        else if (isPair(unit, escaped(json, at + EscapeBytes))) at += 2 * EscapeBytes
+        else return true
+      }
+    }
+    false
+  }
+
+  private val EscapeBytes = 6
+
+  /** What an escape of four digits stands for; -1: there is none at this place. */
+  private def escaped(json: Array[Byte], at: Int): Int = {
+    if (at + EscapeBytes > json.length || json(at) != '\\' || json(at + 1) != 'u') return -1
+    val digits = (at + 2 until at + EscapeBytes).map(place => Character.digit(json(place), 16))
+    if (digits.contains(-1)) -1 else digits.reduce(_ * 16 + _)
+  }
+
+  private def isSurrogate(sign: Int): Boolean = Character.MIN_SURROGATE <= sign && sign <= Character.MAX_SURROGATE
+
+  private def isPair(first: Int, second: Int): Boolean =
+    second >= 0 && Character.isSurrogatePair(first.toChar, second.toChar)
 }
 
 /** The fields of a schema. `corrupt`: the name of the column that only `from_json` fills. */
