@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from pipelines.model import AppendStream, AppSettings, Json, Stream, Table, app
+from pipelines.model import AppendStream, AppSettings, Json, Stream, Table, app, time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,9 +189,9 @@ def maintenance(signals: DataFrame, settings: AppSettings) -> DataFrame:
         least=settings.least,
         sigmas=settings.sigmas,
     )
-    # Spark drops late signals by event_time
     step = F.floor(F.unix_millis("event_time") / rule.step_ms).alias("step")
-    placed = signals.where(F.col("signal").isin(*SIGNALS)).select("device", "event_time", step, "signal")
+    # Spark drops late signals by the time
+    placed = signals.where(F.col("signal").isin(*SIGNALS)).select("device", time_us(signals), step, "signal")
     found = placed.groupBy("device").transformWithStateInPandas(Device(rule), COLUMNS, "update", "eventTime")
     at = F.date_format(F.timestamp_millis("at"), "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("at")
     limits = [F.col(name).cast("decimal(18,3)").alias(name) for name in ("expected", "lower", "upper")]

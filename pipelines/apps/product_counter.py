@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from pipelines.model import AppendStream, AppSettings, Json, Stream, app
+from pipelines.model import AppendStream, AppSettings, Json, Stream, app, time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,10 +91,10 @@ def product_counter(views: DataFrame, settings: AppSettings) -> DataFrame:
     if settings.every_s < 1 or settings.stores < 1:
         raise ValueError("every_s and stores must be 1 or more")
     every_ms = settings.every_s * 1000
-    # Spark drops late views by event_time
+    # Spark drops late views by it
     placed = views.select(
         "product",
-        "event_time",
+        time_us(views),
         F.expr(f"(unix_millis(event_time) div {every_ms} + 1) * {every_ms}").alias("tick"),
         F.expr(f"pmod(xxhash64(product), {settings.stores})").alias("store"),
     )

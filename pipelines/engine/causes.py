@@ -29,8 +29,11 @@ _CALLED = re.compile(r'".+" was called from')
 _PLACE = re.compile(r"(?P<file>.+\.py):(?P<line>\d+)")
 # the last line of what Spark could not resolve
 _BEFORE_PLAN = re.compile(r"SQLSTATE: \w{5};$")
-# parts of the path of a frame that is not the author's: Python, its packages, and Spark's worker
-_NOT_AN_AUTHORS = re.compile(r"/site-packages/|/lib/python\d|/pyspark/|^<frozen |^<string>")
+# parts of the path of a frame that is not the author's: Python, its packages, compiled ones too, and Spark's worker
+_NOT_AN_AUTHORS = re.compile(r"/site-packages/|/lib/python\d|/pyspark/|\.pxi$|\.pyx$|^<frozen |^<string>")
+# what pyarrow raises for a time that pandas, which counts nanoseconds in 64 bits, does not have
+_NO_TIME_OF_PANDAS = re.compile(r".*ArrowInvalid: .*\bout of bounds timestamp: -?\d+")
+_NUMBERS_INSTEAD = "pandas has no time before 1677 or after 2262. Give Python numbers: `time_us` for event_time, `unix_micros` for others"
 
 
 def cause(error: BaseException, lines: int = 4) -> str:
@@ -177,4 +180,4 @@ def _ends(lines: Iterable[str]) -> Iterator[FailedAt]:
         elif inside and line.strip() and not line[0].isspace():
             inside = False
             if _RAISED.fullmatch(line):
-                yield FailedAt(where, line)
+                yield FailedAt(where, f"{line}. {_NUMBERS_INSTEAD}" if _NO_TIME_OF_PANDAS.fullmatch(line) else line)

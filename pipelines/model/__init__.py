@@ -18,6 +18,7 @@ from pipelines.model.app import (
 )
 from pipelines.model.as_of import as_of
 from pipelines.model.join_tables import join_tables
+from pipelines.model.python_time import time_us
 
 __all__ = [
     "App",
@@ -36,4 +37,5 @@ __all__ = [
     "app",
     "as_of",
     "join_tables",
+    "time_us",
 ]

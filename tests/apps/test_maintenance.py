@@ -113,6 +113,23 @@ def test_golden_and_what_is_bad_or_late_is_told(spark: SparkSession) -> None:
         assert test.tables["devices"] == {}
 
 
+@pytest.mark.spark
+def test_a_time_that_pandas_does_not_have_is_a_time(spark: SparkSession) -> None:
+    with AppTest(spark, maintenance, **SETTINGS) as test:
+        for device, time in (("d1", 0), ("d2", "2999-01-01T00:00:00Z"), ("d3", "9999-12-31T00:00:00Z")):
+            test.send("signals", {"signal": "restart"}, key=device, time=time)
+        batch = test.run()
+        assert batch.dead_letters == []
+        # d1 and d2 are forgotten by then, and d3's first hour is not over
+        assert test.tables["devices"] == {}
+        test.send("signals", {"signal": "restart"}, key="d1", time=30)
+        test.send("signals", {"signal": "restart"}, key="d3", time="9999-12-31T00:00:40Z")
+        assert test.run().late == 1
+        assert {device: (row["at"], row["signals"]) for (device,), row in test.tables["devices"].items()} == {
+            "d3": ("9999-12-31T00:00:20Z", 1)
+        }
+
+
 def seconds(text: str) -> int:
     """After noon."""
     return round(at(text).timestamp() - at(0).timestamp())

@@ -163,6 +163,25 @@ def test_a_bad_record_is_no_view_and_the_counters_go_on(spark: SparkSession) -> 
         assert (batch.rows, batch.late) == ([], 1)
 
 
+def test_a_time_that_pandas_does_not_have_is_a_time(spark: SparkSession) -> None:
+    with AppTest(spark, product_counter) as test:
+        view(test, "a", 0, 0)
+        view(test, "b", 0, "2999-01-01T00:00:00Z")
+        view(test, "b", 0, "9999-12-31T23:59:59Z")
+        batch = test.run()
+        assert [(row["product"], row["at"], row["views"]) for row in batch] == [
+            ("a", "2026-01-01T12:00:01Z", 1),
+            ("a", "2999-01-01T00:00:01Z", 1),
+            ("b", "2999-01-01T00:00:01Z", 1),
+        ]
+        assert batch.dead_letters == []
+        # late, by the watermark that it has moved
+        view(test, "a", 0, "9999-12-31T23:59:49Z")
+        view(test, "c", 0, "9999-12-31T23:59:49.001Z")
+        batch = test.run()
+        assert (batch.late, str(batch.watermark)) == (1, "9999-12-31 23:59:49+00:00")
+
+
 @pytest.mark.parametrize("settings", [{"every_s": 0}, {"stores": 0}])
 def test_counters_that_are_told_never_or_nowhere_are_refused(spark: SparkSession, settings: dict[str, Any]) -> None:
     with (

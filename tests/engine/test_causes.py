@@ -34,6 +34,14 @@ KeyError
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 """
+OUT_OF_BOUNDS = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/sql/pandas/serializers.py", line 260, in arrow_to_pandas
+    s = arrow_column.to_pandas(**pandas_options)
+  File "pyarrow/array.pxi", line 1090, in pyarrow.lib._PandasConvertible.to_pandas
+  File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status
+pyarrow.lib.ArrowInvalid: Casting from timestamp[us, tz=UTC] to timestamp[ns] would result in out of bounds timestamp: 32472144000000000
+"""
 SPARK = """[USER_RAISED_EXCEPTION] this word is poison SQLSTATE: P0001
 
 JVM stacktrace:
@@ -71,6 +79,12 @@ FAILED = """[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012
             "| decimal.InvalidOperation: [<class 'decimal.ConversionSyntax'>] (worker.py, line 1, in main) "
             "| KeyError (helper.py, line 6, in price)",
         ),
+        (
+            RuntimeError(OUT_OF_BOUNDS),
+            "An exception was thrown from the Python worker. | pyarrow.lib.ArrowInvalid: Casting from timestamp[us, tz=UTC] to "
+            "timestamp[ns] would result in out of bounds timestamp: 32472144000000000. pandas has no time before 1677 or after "
+            "2262. Give Python numbers: `time_us` for event_time, `unix_micros` for others",
+        ),
         (RuntimeError(UNRESOLVED), "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703"),
         (RuntimeError(FAILED), "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012 (prices.py, line 7)"),
         (RuntimeError("Traceback (most recent call last):\n  File 'a'\nKeyError: 'b'\n"), "KeyError: 'b'"),
@@ -97,6 +111,11 @@ def test_what_a_worker_has_raised_is_told_where_spark_says_only_that_it_has_cras
     assert found is not None and f"{found.raised} ({found.place})" == first
     without = Caused(crashed, Caused("the process was killed"))
     assert (cause(without), failed_at(without)) == (crashed, None)
+
+
+def test_a_line_of_a_compiled_package_is_not_named_as_the_author_s() -> None:
+    assert failed_at(RuntimeError(OUT_OF_BOUNDS)) is None
+    assert "error.pxi" not in cause(RuntimeError(OUT_OF_BOUNDS))
 
 
 def test_a_line_of_the_platform_is_not_named_as_the_author_s() -> None:
