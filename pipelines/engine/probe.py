@@ -142,6 +142,7 @@ def definition_of(app: App) -> dict[str, Any]:
         "upstream": upstream_of(app),
         "static": {name: table.topic for name, table in app.static_tables.items()},
         "suites": app.suites,
+        "watermark": app.watermark,
     }
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from pipelines.kafka.client import producer_config
 from pipelines.kafka.inputs import inputs_now
@@ -34,6 +34,24 @@ def test_a_topic_says_how_far_ahead_a_record_may_be_dated_and_whether_it_is_comp
     topic = fresh_topic(1, **{name.replace(".", "_"): value for name, value in config.items()})
     found = inputs_now(broker, [topic, "no-such-topic"])
     assert [(name, known.ahead_ms, known.compacted) for name, known in found.items()] == [(topic, ahead_ms, compacted)]
+
+
+def test_a_record_from_the_future_is_refused_with_its_whole_batch(
+    broker: Settings, fresh_topic: Callable[..., str]
+) -> None:
+    topic = fresh_topic(1, message_timestamp_after_max_ms=str(INPUT_MS))
+    told: list[tuple[bytes | None, str]] = []
+
+    def tell(error: KafkaError | None, message: Message) -> None:
+        told.append((message.value(), "written" if error is None else error.name()))
+
+    # all in one batch
+    producer = Producer({**producer_config(broker), "linger.ms": 500})
+    now_ms = int(time.time() * 1000)
+    for value, ahead_ms in (("a", 0), ("b", HOUR_MS), ("c", 0)):
+        producer.produce(topic, value, timestamp=now_ms + ahead_ms, on_delivery=tell)
+    assert producer.flush(30) == 0
+    assert told == [(value, "INVALID_TIMESTAMP") for value in (b"a", b"b", b"c")]
 
 
 def test_a_topic_says_what_it_deletes_and_how_many_replicas_it_has(

@@ -226,7 +226,7 @@ def context_of(log: Log, kafka: Kafka | None = None, **also: Any) -> Context:
 
 def tried(facts: Mapping[str, Any]) -> Callable[..., Mapping[str, Any]]:
     """A trial of an app without static tables, `trials.probe`, that finds `facts`."""
-    facts = {"static": {}, "static_tables": {}, **facts}
+    facts = {"static": {}, "static_tables": {}, "watermark": None, **facts}
 
     def probe(settings: Settings, code: FrozenCode, app: str, given: Mapping[str, Any], check: Check) -> Any:
         check(facts)

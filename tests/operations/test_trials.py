@@ -51,9 +51,9 @@ def test_what_an_app_says_of_itself_is_checked_before_spark_starts(
     noise = "import sys\nprint('{}')\nprint('x' * 1_000_000, file=sys.stderr)\n"
     with pytest.raises(BadUsage) as error:
         tried(tmp_path, noise, check)
-    assert (
-        error.value.what
-        == "there is no {'sources': ['given'], 'inputs': {'given': 'nowhere'}, 'upstream': {}, 'static': {}, 'suites': {'': 'of_odd'}}"
+    assert error.value.what == (
+        "there is no {'sources': ['given'], 'inputs': {'given': 'nowhere'}, 'upstream': {}, 'static': {}, "
+        "'suites': {'': 'of_odd'}, 'watermark': None}"
     )
 
 

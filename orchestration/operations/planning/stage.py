@@ -13,7 +13,7 @@ from orchestration.operations.looking.costs import replay_rate, room_of, time_of
 from orchestration.operations.looking.durability import durability_notes
 from orchestration.operations.looking.future import future_notes
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
-from orchestration.operations.looking.kafka_tools import kafka_tool
+from orchestration.operations.looking.missing_topics import how_to_create
 from orchestration.operations.looking.platform import this_platform
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.looking.tables import KeptTable, TopicRead, kept_tables, read_topics
@@ -50,10 +50,6 @@ from pipelines.model.missing import InputNow
 from pipelines.model.names import dead_letter_topic, progress_topic, release_name
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState, Release
-from pipelines.settings import Settings
-
-# of an input that nothing is known about
-_PARTITIONS = 4
 
 
 class Asked(TypedDict, total=False):
@@ -141,7 +137,7 @@ def _tried(
 
         def check(definition: Mapping[str, Any]) -> Known:
             require_suites(definition, code)
-            named = _inputs_of(context, app, {**definition["inputs"], **definition["static"]})
+            named = _inputs_of(context, app, {**definition["inputs"], **definition["static"]}, definition["watermark"])
             found = {**named, **pinned(state, app, definition["upstream"], upstream)}
             inputs.update({source: found[source] for source in definition["sources"]})
             topics.update(read_topics(context, definition["static"], Path(folder)))
@@ -188,36 +184,20 @@ def _code_of(
     return frozen(context.settings, model.spec.code_digest, model.name), model.name, {**model.spec.settings, **given}
 
 
-def _inputs_of(context: Reading, app: str, topics: Mapping[str, str]) -> dict[str, InputSpec]:
-    """Source -> its topic, and what it is like. Raises BadUsage for topics that do not exist."""
+def _inputs_of(context: Reading, app: str, topics: Mapping[str, str], watermark: str | None) -> dict[str, InputSpec]:
+    """Source -> its topic, and what it is like. Raises BadUsage for topics that do not exist. `watermark`: the app's."""
     counts = {source: context.cluster.partition_count(topic) for source, topic in topics.items()}
     missing = {source: topics[source] for source, count in counts.items() if count is None}
     if missing:
         raise BadUsage(
             "; ".join(f"input {source} of {app}: topic {topic} does not exist" for source, topic in missing.items()),
-            fix=_how_to_create(context.settings, app, list(dict.fromkeys(missing.values()))),
+            fix=how_to_create(context.settings, app, list(dict.fromkeys(missing.values())), watermark),
         )
     return {
         source: InputSpec(topic=topics[source], partitions=count)
         for source, count in counts.items()
         if count is not None
     }
-
-
-def _how_to_create(settings: Settings, app: str, topics: Sequence[str]) -> str:
-    from orchestration.sources import Options, app_names, sources_for
-
-    sources = sources_for(app, Options()) if app in app_names() else ()
-    partitions = {source.topic: source.partitions for source in sources}
-    tool = kafka_tool(settings, "kafka-topics.sh")
-    commands = [
-        f"`{tool} --create --topic {topic} --partitions {partitions.get(topic, _PARTITIONS)} --config retention.ms=-1`"
-        for topic in topics
-    ]
-    it = "it" if len(topics) == 1 else "them"
-    produced = set(topics) <= set(partitions)
-    filled = f", or let `switchyard produce {app} --history 100000` create and fill {it}" if produced else ""
-    return f"create {it}: {', '.join(commands)}{filled}"
 
 
 def _refuse_no_change(spec: ReleaseSpec, before: Release | None) -> None:

@@ -250,7 +250,8 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
     (tmp_path / "a.py").write_text("X = 1\n")
     context = context_of(Log(), Kafka(partitions=lambda topic: 3 if topic == "there" else None))
     create = (
-        "kafka-topics.sh --bootstrap-server 127.0.0.1:1 --create --topic {} --partitions {} --config retention.ms=-1"
+        "kafka-topics.sh --bootstrap-server 127.0.0.1:1 --create --topic {} --partitions {} --config retention.ms=-1 "
+        "--config retention.bytes=-1"
     )
 
     def refused(app: str, **inputs: str) -> BadUsage:
@@ -272,12 +273,12 @@ def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it
         f"create it: `{create.format('trades', 4)}`, or let `switchyard produce stock-stats --history 100000` create and fill it"
     )
     secure = replace(context, settings=Settings(bootstrap_servers="b:9093", kafka={"sasl.username": "ann"}))
-    monkeypatch.setattr(
-        module, "probe", tried({"suites": {}, "sources": ["lines"], "inputs": {"lines": "lines"}, "upstream": {}})
-    )
+    lines: dict[str, Any] = {"suites": {}, "sources": ["lines"], "inputs": {"lines": "lines"}, "upstream": {}}
+    monkeypatch.setattr(module, "probe", tried({**lines, "watermark": "5 seconds"}))
     with pytest.raises(BadUsage) as error:
         plan_stage(secure, "sums", code_dir=tmp_path)
     assert "--bootstrap-server b:9093 --command-config admin.properties --create" in error.value.fix
+    assert "--config message.timestamp.after.max.ms=5000`" in error.value.fix
     # another topic than the one that `produce` fills
     assert "switchyard produce" not in refused("stock-stats", trades="elsewhere").fix
 
