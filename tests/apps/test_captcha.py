@@ -106,6 +106,24 @@ def counts(test: AppTest) -> dict[str, int]:
 
 
 @pytest.mark.spark
+def test_an_action_that_comes_twice_counts_twice_and_a_verification_once(spark: SparkSession) -> None:
+    with AppTest(spark, captcha, ask_at=3) as test:
+        for what in (ACT, ACT):
+            test.send("logs", log("a", what))
+        assert test.run()["requests"] == []
+        # the second one, again
+        test.send("logs", log("a", ACT))
+        [request] = test.run()["requests"]
+        assert (request["browser_hash"], request["actions"]) == ("a", 3)
+        for _ in range(2):
+            test.send("logs", log("a", PASS))
+        assert test.run()["requests"] == [] and counts(test) == {"a": 0}
+        test.send("logs", log("a", PASS))
+        test.send("logs", log("a", ACT))
+        assert test.run()["requests"] == [] and counts(test) == {"a": 0}
+
+
+@pytest.mark.spark
 def test_a_limit_of_nothing_is_refused(spark: SparkSession) -> None:
     with AppTest(spark, captcha, ask_at=0) as test, pytest.raises(AppFailed, match="ask_at must be 1 or more"):
         test.run()

@@ -27,13 +27,20 @@ LOGS: list[Any] = [
     {**WHOLE, "level": "error", "context": {}},  # no such level
     {**WHOLE, "level": "FATAL"},
 ]
-BAD: list[Any] = [b"{", None, b"\xff", {"level": "ERROR"}, {**WHOLE, "level": None}, {**WHOLE, "context": 5}]
+BAD: list[tuple[Any, str]] = [
+    (b"{", "the value is not JSON: Expecting property name enclosed in double quotes at character 1"),
+    (None, "the value is null"),
+    (b"\xff", "the value is not UTF-8"),
+    ({"level": "ERROR"}, "field logger_name is missing"),
+    ({**WHOLE, "level": None}, "field level is missing"),
+    ({**WHOLE, "context": 5}, "field context is not an object"),
+]
 NOTHING = dict.fromkeys(("app_name", "thread", "timestamp", "context"))
 OF_SHOP = {
     "logger_name": "db", "message": "gone", "app_name": "shop", "thread": "t-1", "timestamp": AT,
     "context": {"table": "orders", "rows": None},
 }  # fmt: skip
-EXPECTED = {
+EXPECTED: dict[str, list[dict[str, Any]]] = {
     "high-priority": [{"level": "ERROR", **OF_SHOP}],
     "low-priority": [
         {"level": "WARN", "logger_name": "http", "message": "slow", **NOTHING},
@@ -47,7 +54,7 @@ def run(spark: SparkSession, app: App) -> Batch:
     with AppTest(spark, app) as test:
         for log in LOGS:
             test.send("logs", log)
-        for bad in BAD:
+        for bad, _ in BAD:
             test.send("logs", bad)
         for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z"):
             test.send("logs", {**WHOLE, "message": "of another time"}, time=time)
@@ -65,10 +72,25 @@ def test_golden_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
     assert found(batch) == EXPECTED
     assert len(batch["high-priority"]) == 3 and batch.late == 0
     *malformed, large = batch.dead_letters
-    assert [letter.offset for letter in malformed] == [4, 5, 6, 7, 8, 9]
+    assert [(letter.offset, letter.reason) for letter in malformed] == [
+        (4 + number, reason) for number, (_, reason) in enumerate(BAD)
+    ]
     assert (large.topic, large.headers["source"]) == ("log-router.v1.g1.high-priority", b"logs:0:12")
     assert "too large" in large.reason
     assert batch.sources[0] == "logs:0:0"
+
+
+def test_a_log_that_comes_twice_is_routed_twice_each_with_its_own_source(spark: SparkSession) -> None:
+    with AppTest(spark, log_router) as test:
+        for log in (WHOLE, WHOLE, LOGS[1]):
+            test.send("logs", log)
+        first = test.run()
+        test.send("logs", WHOLE)
+        second = test.run()
+    assert first["high-priority"] == 2 * EXPECTED["high-priority"] and len(first["low-priority"]) == 1
+    assert second["high-priority"] == EXPECTED["high-priority"]
+    high = [s for s, name in zip(first.sources, first.names, strict=True) if name == "high-priority"]
+    assert [*high, *second.sources] == ["logs:0:0", "logs:0:1", "logs:0:3"]
 
 
 @pytest.mark.long

@@ -72,6 +72,10 @@ BAD: list[tuple[Any, Any, str]] = [
     (None, {"signal": "restart"}, "the key is null"),
     ("d1", None, "the value is null"),
     ("d1", b"\xff" * 2_000_000, "the value is not UTF-8"),
+    ("d1", '"restart"', "the value is a string, not a JSON object"),
+    ("d1", "[1]", "the value is an array, not a JSON object"),
+    ("d1", {"signal": None}, "field signal is missing"),
+    (b"\xff", {"signal": "restart"}, "the key is not UTF-8"),
 ]
 
 
@@ -92,8 +96,10 @@ def test_golden_and_what_is_bad_or_late_is_told(spark: SparkSession) -> None:
             if start < 0:
                 for key, value, _ in BAD:
                     test.send("signals", value, key=key)
-                # another signal, and one of 2 MB
+                # another signal, one of another type, which is read as its text, and one of 2 MB
                 test.send("signals", {"signal": "hiccup"}, key="d1", time=350)
+                for other in (5, True, {"restart": 1}, ["restart"]):
+                    test.send("signals", {"signal": other}, key="d1", time=350)
                 test.send("signals", {"signal": "x" * 2_000_000}, key="d1", time=350)
                 test.send("signals", {"signal": "restart"}, key="old", time="1996-01-01T00:00:00Z")
             batch = test.run()
@@ -111,6 +117,19 @@ def test_golden_and_what_is_bad_or_late_is_told(spark: SparkSession) -> None:
         test.send("signals", {"signal": "restart"}, key="d1", time="2099-01-01T00:00:00Z")
         assert test.run().late == 1
         assert test.tables["devices"] == {}
+
+
+@pytest.mark.spark
+def test_a_signal_that_comes_twice_counts_twice(spark: SparkSession) -> None:
+    with AppTest(spark, maintenance, **SETTINGS) as test:
+        for _ in range(2):
+            for _ in range(2):
+                test.send("signals", {"signal": "restart"}, key="d1", time=5)
+            test.run()
+        test.advance_watermark(20)
+        assert {device: (row["signals"], row["restarts"]) for (device,), row in test.tables["devices"].items()} == {
+            "d1": (4, 4)
+        }
 
 
 @pytest.mark.spark

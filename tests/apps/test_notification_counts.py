@@ -25,13 +25,14 @@ EXPECTED = {
     ("ben", "12:10"): 1,
     ("ben", "12:20"): 1,
 }
-BAD: list[tuple[Any, Any]] = [
-    (None, {"at": "2026-01-01T12:00:00.000Z"}),
-    ({"name": "ada"}, {"at": "2026-01-01T12:00:00.000Z"}),
-    ({"user": "ada"}, None),
-    ({"user": "ada"}, {}),
-    ({"user": "ada"}, {"at": "noon"}),
-    ({"user": "ada"}, b"{"),
+BAD: list[tuple[Any, Any, str]] = [
+    (None, {"at": "2026-01-01T12:00:00.000Z"}, "the key is null"),
+    ({"name": "ada"}, {"at": "2026-01-01T12:00:00.000Z"}, "field user is missing in the key"),
+    ({"user": "ada"}, None, "the value is null"),
+    ({"user": "ada"}, {}, "field at is missing"),
+    ({"user": "ada"}, {"at": "noon"}, "field at is not timestamp"),
+    ({"user": "ada"}, {"at": "294247-01-10T04:00:54.776Z"}, "field at is not timestamp"),
+    ({"user": "ada"}, b"{", "the value is not JSON: Expecting property name enclosed in double quotes at character 1"),
 ]
 
 
@@ -63,11 +64,12 @@ def test_golden(spark: SparkSession) -> None:
 def test_what_comes_too_late_is_counted_and_what_is_bad_is_a_dead_letter(spark: SparkSession) -> None:
     with AppTest(spark, notification_counts, window_s=600, advance_s=600) as test:
         send(test, "ada", "13:00")
-        for key, value in BAD:
+        for key, value, _ in BAD:
             test.send("told", value, key=key)
         batch = test.run()
         assert str(batch.watermark) == "2026-01-01 12:50:00+00:00"
-        assert len(batch.dead_letters) == len(BAD) and len(batch.rows) == 1
+        assert [letter.reason for letter in batch.dead_letters] == [reason for *_, reason in BAD]
+        assert len(batch.rows) == 1
         send(test, "ada", "12:55")
         send(test, "ada", "12:39")
         batch = test.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -55,12 +55,18 @@ def test_a_view_counts_whenever_it_comes_and_what_is_bad_is_a_dead_letter(spark:
         for time in ("2099-01-01T00:00:00Z", "1996-01-01T00:00:00Z", 0, 0):
             test.send("views", {"user": "u"}, key="a", time=time)
         test.send("views", {"user": "x" * 2_000_000}, key="a")
-        bad = [(None, {"user": "u"}), ("a", None), ("a", b"[1]"), ("a", {}), (b"\xff", {"user": "u"})]
-        for key, value in bad:
+        bad: list[tuple[Any, Any, str]] = [
+            (None, {"user": "u"}, "the key is null"),
+            ("a", None, "the value is null"),
+            ("a", b"[1]", "the value is an array, not a JSON object"),
+            ("a", {}, "field user is missing"),
+            (b"\xff", {"user": "u"}, "the key is not UTF-8"),
+        ]
+        for key, value, _ in bad:
             test.send("views", value, key=key)
         batch = test.run()
         assert batch["counts"] == [{"product": "a", "views": 5}] and batch["alerts"] == []
-        assert len(batch.dead_letters) == len(bad)
+        assert [letter.reason for letter in batch.dead_letters] == [reason for *_, reason in bad]
 
 
 @pytest.mark.spark

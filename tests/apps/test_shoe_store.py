@@ -112,6 +112,22 @@ def test_a_batch_tells_only_what_changed_and_what_is_bad_is_a_dead_letter(spark:
         assert [row["color"] for row in test.run()["inventory"]] == ["red"]
 
 
+def test_an_event_that_comes_twice_counts_twice(spark: SparkSession) -> None:
+    with AppTest(spark, shoe_store) as test:
+        send(test, [*FIRST, FIRST[1]])
+        test.run()
+        send(test, [FIRST[1]])
+        test.run()
+        # two more sales of three pairs
+        assert tables(test) == (
+            {
+                "red": {"in_stock": 2, "sold": 8, "taken": Decimal("799.20"), "oversold": False},
+                "blue": AFTER_FIRST[0]["blue"],
+            },
+            {"in_stock": 0, "taken": Decimal("959.20"), "transactions": 5},
+        )
+
+
 LEAST, MOST = -(2**31), 2**31 - 1
 
 

@@ -35,23 +35,27 @@ def test_golden(spark: SparkSession) -> None:
         test.restart()
         for ticker, gain in SECOND:
             send(test, ticker, gain)
-        for key, value in BAD:
+        for key, value, _ in BAD:
             test.send("gains", value, key=key)
         send(test, "IBM", None, NEXT)
         batch = test.run()
         # a rank that nobody has any more is deleted
         assert told(batch) == {(DAY, rank): row for rank, row in TOLD_SECOND.items()} | {(NEXT, 1): (None, None)}
-        assert len(batch.dead_letters) == len(BAD)
+        assert [letter.reason for letter in batch.dead_letters] == [reason for *_, reason in BAD]
         assert set(test.table) == {(DAY, 1), (DAY, 2)}
 
 
-BAD: list[tuple[Any, Any]] = [
-    (None, {"gain_percent": 1}),
-    ({"ticker": "IBM"}, {"gain_percent": 1}),
-    ("not json", {"gain_percent": 1}),
-    ({"ticker": "IBM", "day": DAY}, b"{"),
-    ({"ticker": "IBM", "day": DAY}, {"gain_percent": "much"}),
-    ({"ticker": "IBM", "day": DAY}, b"\xff"),
+KEY = {"ticker": "IBM", "day": DAY}
+BAD: list[tuple[Any, Any, str]] = [
+    (None, {"gain_percent": 1}, "the key is null"),
+    ({"ticker": "IBM"}, {"gain_percent": 1}, "field day is missing in the key"),
+    ("not json", {"gain_percent": 1}, "the key is not JSON: Expecting value at character 0"),
+    (KEY, b"{", "the value is not JSON: Expecting property name enclosed in double quotes at character 1"),
+    (KEY, {"gain_percent": "much"}, "field gain_percent is not decimal(16,4)"),
+    (KEY, b"\xff", "the value is not UTF-8"),
+    # two tickers, neither of which is "?"
+    ({**KEY, "ticker": "\ud800"}, {"gain_percent": 99}, "field ticker has half of a surrogate pair in the key"),
+    ({**KEY, "ticker": "\udfff"}, {"gain_percent": 98}, "field ticker has half of a surrogate pair in the key"),
 ]
 
 
@@ -62,6 +66,22 @@ def send(test: AppTest, ticker: str, gain: float | str | None, day: str = DAY) -
 
 def told(batch: Any) -> dict[tuple[str, int], Any]:
     return {(row["day"], row["rank"]): (row.get("ticker"), row.get("gain_percent")) for row in batch.rows}
+
+
+@pytest.mark.spark
+def test_a_gain_that_comes_twice_changes_nothing(spark: SparkSession) -> None:
+    with AppTest(spark, top_stocks, top=2) as test:
+        for ticker, gain in [*FIRST, *FIRST]:
+            send(test, ticker, gain)
+        assert told(test.run()) == {(DAY, rank): row for rank, row in TOLD_FIRST.items()}
+        for ticker, gain in FIRST[2:]:
+            send(test, ticker, gain)
+        assert told(test.run()) == {}
+        # so does a deletion
+        for _ in range(2):
+            send(test, "GOOG", None)
+            found = told(test.run())
+        assert found == {} and set(test.table) == {(DAY, 1), (DAY, 2)}
 
 
 @pytest.mark.spark
