@@ -6,11 +6,13 @@ import ast
 import importlib
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from orchestration.catalog import find_apps
+from tests.apps.lives import life_of, lives_of
 from tests.e2e.test_lives import GROUPS, SHAPES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,8 +103,19 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef, *, command: bool)
 
 @pytest.mark.slow
 def test_every_app_has_a_life_in_the_tests() -> None:
-    lives = [life.app for group in (SHAPES, *GROUPS.values()) for life in group if not life.only_read]
-    assert sorted(lives) == [app.name for app in find_apps()], "tests/e2e/test_lives.py gives each app one life"
+    missing = []
+    for app in find_apps():
+        try:
+            life_of(app)
+        except LookupError as error:
+            missing.append(str(error))
+    assert not missing, "\n".join(missing)
+    lives = Counter(
+        life.app.name for names in (SHAPES, *GROUPS.values()) for life in lives_of(names) if not life.only_read
+    )
+    assert lives == Counter(app.name for app in find_apps()), (
+        "SHAPES and SHARED of tests/e2e/test_lives.py name an app twice"
+    )
 
 
 def test_modules_and_functions_can_be_read_at_once() -> None:

@@ -9,12 +9,16 @@ import pytest
 from pipelines.apps.beaconing import beaconing
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+# half an hour
+LIFE = Life(records=8_000, per_second=4, at_least=5)
 
 # windows of 100 s: from -50, 0 and 50 s after noon
 SMALL: dict[str, Any] = {"window_s": 100, "advance_s": 50, "threshold": 4, "rarely": 6, "jitter": 0.1}

@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.bookings import bookings
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=2_000, per_second=20, at_least=3_000)
 
 GOOD: dict[str, Any] = {
     "booking": "b-1", "guest": "ada", "email": "ada@example.com", "hotel": "Grand", "arrives": "2026-02-27", "nights": 3,

@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.browser_windows import browser_windows
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, at_least=600)
 
 # browser, seconds after noon. A window from s has what is at s or later, and before s + 5
 FIRST = [("a", 0), ("a", 4.999), ("b", 1.5), ("a", 5), ("a", 1.5), ("a", 20), ("a", 1.5)]

@@ -10,11 +10,14 @@ import pytest
 from pipelines.apps.captcha import captcha
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest
+from tests.apps.lives import Life
 from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LIFE = Life(records=4_000, at_least=250)
 
 ACT, PASS, FAIL = "acts", "passes", "fails"
 # browser, what it does; offsets as they stand here, and the limit is 3

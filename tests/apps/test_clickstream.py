@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.clickstream import clickstream
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, at_least=400)
 
 ADA = {"age": 36, "gender": "female", "interests": ["chess", "music"], "zip": "10115"}
 MOVED = {**ADA, "age": 37, "interests": [], "zip": "20095"}

@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.close_notifications import close_notifications
 from pipelines.model import App
 from pipelines.testing import AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, at_least=1_000)
 
 TOLD = "You are not currently viewing Facebook."
 EVENTS: list[tuple[Any, Any]] = [

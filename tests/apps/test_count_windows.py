@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.count_windows import count_windows
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("frames_of_two")]
+
+LIFE = Life(records=4_000, at_least=3_000)
 
 NUMBERS = [
     # key, number, partition, event time in seconds after noon

@@ -10,12 +10,15 @@ import pytest
 from pipelines.apps.daily_gains import daily_gains
 from pipelines.model import App
 from pipelines.testing import AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(reads="stock-stats", at_least=9)
 
 TRADES = [
     # ticker, price, event time, in the order in which they come

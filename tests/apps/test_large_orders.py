@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.large_orders import large_orders
 from pipelines.model import App
 from pipelines.testing import AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, at_least=80)
 
 ORDERS = [
     # customer, order, sales person, amount, event time in seconds after noon

@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.latest_value import latest_value
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, at_least=100)
 
 BATCHES: list[list[tuple[Any, ...]]] = [
     # key, value, event time in seconds after noon, partition if not 0; in the order of their offsets

@@ -9,12 +9,16 @@ import pytest
 from pipelines.apps.load_percentile import load_percentile
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+# three minutes, of which two are over
+LIFE = Life(records=4_000, per_second=20, at_least=50)
 
 Request = tuple[str, int, float]
 FIRST: list[Request] = [

@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.log_router import log_router
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(reads="captcha", at_least=250)
 
 AT = "2026-01-01T12:00:00.250Z"
 WHOLE: dict[str, Any] = {

@@ -9,11 +9,15 @@ import pytest
 from pipelines.apps.maintenance import maintenance
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest, at
+from tests.apps.lives import Life
 from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# windows of 10 minutes: a device is judged after 4 hours, not after a day
+LIFE = Life(records=17_000, per_second=1, at_least=50, settings={"window_s": 600, "advance_s": 300})
 
 # an "hour" of 60 s that ends every 20 s, and a "week" of four
 SETTINGS: dict[str, Any] = {"window_s": 60, "advance_s": 20, "windows": 4, "least": 2, "sigmas": 1.0}

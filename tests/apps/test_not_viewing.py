@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.not_viewing import not_viewing
 from pipelines.model import App
 from pipelines.testing import AppTest, at
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, at_least=100)
 
 TOLD = "You are not currently viewing Facebook."
 # user, state, seconds after noon; they come as they stand here, out of order

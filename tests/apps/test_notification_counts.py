@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.notification_counts import notification_counts
 from pipelines.model import App
 from pipelines.testing import AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(reads="not-viewing", at_least=50)
 
 # user and time of each notification; with windows of 20 minutes that advance by 10
 TOLD = [("ada", "12:05"), ("ada", "12:19"), ("ada", "12:10"), ("ben", "12:20")]

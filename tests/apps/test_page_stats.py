@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.page_stats import page_stats
 from pipelines.model import App
 from pipelines.testing import AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=8_000, at_least=10)
 
 # user, profile, seconds after noon; out of order
 PROFILES: list[tuple[Any, Any, float]] = [

@@ -10,12 +10,15 @@ import pytest
 from pipelines.apps.product_counter import product_counter
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, at_least=3_000)
 
 VIEWS = [
     # product, partition, event time in seconds after noon

@@ -9,11 +9,14 @@ import pytest
 from pipelines.apps.product_views import product_views
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest
+from tests.apps.lives import Life
 from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LIFE = Life(records=4_000, at_least=100)
 
 # views of each product per batch, and after each the counts that are told and who is told; the limit is 3
 BATCHES: list[tuple[dict[str, int], dict[str, int], list[str]]] = [

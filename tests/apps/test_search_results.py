@@ -9,6 +9,7 @@ import pytest
 from pipelines.apps.search_results import ranked, search_results
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("frames_of_two")]
+
+LIFE = Life(records=4_000, at_least=100)
 
 # user, terms or page, seconds after noon
 FIRST_SEARCHES = [("ada", "spark", 0), ("ben", "spark", 0), ("cleo", "kafka", 0)]

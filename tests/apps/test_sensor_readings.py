@@ -11,11 +11,14 @@ import pytest
 from pipelines.apps.sensor_readings import sensor_readings
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest, at
+from tests.apps.lives import Life
 from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LIFE = Life(records=4_000, per_second=50, at_least=100)
 
 HOUR, DAY = 3600, 86_400
 # device, seconds after noon, value; offsets as they stand here

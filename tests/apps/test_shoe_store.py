@@ -11,12 +11,15 @@ import pytest
 from pipelines.apps.shoe_store import shoe_store
 from pipelines.model import App
 from pipelines.testing import AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=4_000, per_second=50, at_least=9)
 
 # kind, color, pairs, price; in two batches
 FIRST = [

@@ -9,6 +9,7 @@ import pytest
 from pipelines.apps.store_inventory import store_inventory
 from pipelines.model import App
 from pipelines.testing import AppTest, Batch
+from tests.apps.lives import Life
 from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("frames_of_two")]
+
+LIFE = Life(records=4_000, at_least=50)
 
 FIRST = [
     # store, SKU, quantity

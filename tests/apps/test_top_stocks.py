@@ -9,11 +9,14 @@ import pytest
 from pipelines.apps.top_stocks import top_stocks
 from pipelines.model import App
 from pipelines.testing import AppFailed, AppTest
+from tests.apps.lives import Life
 from tests.apps.memory import Memory
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LIFE = Life(reads="daily-gains", of_table=True, at_least=1)
 
 DAY, NEXT = "2026-01-01", "2026-01-02"
 # the day's gains in percent as they come, in two batches; None: the day of that ticker is deleted

@@ -9,12 +9,15 @@ import pytest
 from pipelines.apps.word_count import word_count
 from pipelines.model import App
 from pipelines.testing import AppTest
+from tests.apps.lives import Life
 from tests.apps.mutants import mutant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LIFE = Life(records=3_000, at_least=1_000)
 
 LINES = [
     "The quick brown fox, the QUICK one.",

@@ -95,7 +95,7 @@ def test_nothing_is_lost_or_doubled_though_executors_and_the_driver_s_host_are_l
         cluster.switchyard(cluster.one, "start", name, "--execute")
     _await_end(cluster)
     with Registry(here, actor="tester") as registry, ExitStack() as stack:
-        inputs = [stack.enter_context(producing(here, app, RATE, options)) for app in apps]
+        inputs = [stack.enter_context(producing(here, sources_for(app, options), RATE)) for app in apps]
         _await_batches(cluster)
 
         # 1. an executor of each is killed

@@ -60,7 +60,7 @@ def test_each_driver_is_started_once_though_daemons_die_and_a_host_is_lost(
 ) -> None:
     (one, two), here = dagsters, cluster.here
     produce(here, sources_for(APP, OPTIONS), history=HISTORY)
-    with producing(here, APP, RATE, OPTIONS) as end_input:
+    with producing(here, sources_for(APP, OPTIONS), RATE) as end_input:
         # 1. a daemon dies in the middle of a run, and the run goes on
         one.add_partition("releases_stock_stats", RELEASE)
         run = one.queue_asset("results", APP, partition=RELEASE, config={"for_s": 1.0, "unread_records": 1_000})

@@ -83,7 +83,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_an_operator_needs_neither_the_host_that_staged_nor_the_disk_of_the_drivers(hosts: ThreeHosts) -> None:
     here, desk = hosts.here, hosts.desk
     produce(here, sources_for(APP, OPTIONS), history=HISTORY)
-    with producing(here, APP, RATE, OPTIONS) as end_input:
+    with producing(here, sources_for(APP, OPTIONS), RATE) as end_input:
         _bring_up(hosts)
         plan = _propose(hosts)
         # the operator on another host dies in the middle of the switch, and the desk goes on with it

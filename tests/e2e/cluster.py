@@ -29,7 +29,7 @@ from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.wait import wait_ready
-from orchestration.sources import Faults, Options, produce, sources_for
+from orchestration.sources import Faults, Options, Source, produce, sources_for
 from pipelines.errors import Unavailable
 from pipelines.follow import LiveConsumer
 from pipelines.kafka.offsets import end_offsets
@@ -169,18 +169,26 @@ class Cluster:
 
     def load(self, app: str, records: int, per_second: int) -> None:
         """History with more disorder than usual."""
-        produce(self.settings, sources_for(app, _options(per_second)), history=records)
+        self.load_from(sources_for(app, _options(per_second)), records)
+
+    def load_from(self, sources: Sequence[Source], records: int) -> None:
+        produce(self.settings, sources, history=records)
 
     @contextmanager
     def producing(self, app: str, rate: float, per_second: int) -> Iterator[None]:
         """Produces live input, `rate` records a second, while the block runs."""
-        topics = [source.topic for source in sources_for(app, _options(per_second))]
+        with self.producing_from(sources_for(app, _options(per_second)), rate):
+            yield
+
+    @contextmanager
+    def producing_from(self, sources: Sequence[Source], rate: float) -> Iterator[None]:
+        topics = [source.topic for source in sources]
 
         def end() -> Mapping[str, Mapping[int, int]]:
             return end_offsets(self.settings, topics)
 
         before = end()
-        with producing(self.settings, app, rate, _options(per_second)) as end_input:
+        with producing(self.settings, sources, rate) as end_input:
             # otherwise a short block would end before the first record
             self.until("no input comes", lambda: end() != before)
             yield

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +27,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
 from orchestration.operations.planning.stage import plan_stage
-from orchestration.sources import Options, produce, sources_for
+from orchestration.sources import Source, produce
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.copies import whole_checkpoint
 from pipelines.kafka.client import admin, consumer
@@ -231,16 +231,13 @@ class Follower:
 
 
 @contextmanager
-def producing(
-    settings: Settings, app: str, rate: float, options: Options | None = None
-) -> Iterator[Callable[[], None]]:
+def producing(settings: Settings, sources: Sequence[Source], rate: float) -> Iterator[Callable[[], None]]:
     """Produces live input, `rate` records a second, while the block runs.
 
     Yields a function that stops it and waits for the broker's acknowledgments.
     """
     stopped = threading.Event()
-    with ThreadPoolExecutor(1, f"input of {app}") as pool:
-        sources = sources_for(app, options or Options())
+    with ThreadPoolExecutor(1, "live input") as pool:
         job = pool.submit(produce, settings, sources, rate=rate, stopped=stopped.is_set)
 
         def end() -> None:

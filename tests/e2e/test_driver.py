@@ -27,7 +27,7 @@ from orchestration.local.jars import broker_jars
 from orchestration.local.preflight import find_java
 from orchestration.local.process import ProcessRef
 from orchestration.operations.context import Context
-from orchestration.sources import Options
+from orchestration.sources import Options, sources_for
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.lease import held_by
 from pipelines.kafka.client import await_connection, consumer, producer
@@ -310,7 +310,7 @@ def test_a_driver_waits_for_a_broker_that_is_down(settings: Settings, words: Wor
     words.run()
     words.await_rest()
     process, token, batch = words.process, words.token, committed(settings, WORDS).boundary.batch_id
-    with producing(settings, "word-count", LIVE_RATE, LIVE):
+    with producing(settings, sources_for("word-count", LIVE), LIVE_RATE):
         until("no batch runs", lambda: committed(settings, WORDS).boundary.batch_id > batch, BATCH_TIMEOUT_S)
         broker = BrokerWithLogin(settings)
         broker.stop()
@@ -319,7 +319,7 @@ def test_a_driver_waits_for_a_broker_that_is_down(settings: Settings, words: Wor
         until("the time away", lambda: process.poll() is not None or time.monotonic() > away_until, 10)
         broker.start(180)
     # with another producer: the first one has been seen to send nothing more after the outage
-    with producing(settings, "word-count", LIVE_RATE, LIVE) as end_input:
+    with producing(settings, sources_for("word-count", LIVE), LIVE_RATE) as end_input:
         batch = until("no progress", lambda: newest_progress(settings, WORDS), BATCH_TIMEOUT_S).boundary.batch_id
         until("it does not go on", lambda: committed(settings, WORDS).boundary.batch_id > batch + 2, BATCH_TIMEOUT_S)
         end_input()
@@ -357,7 +357,7 @@ def test_a_frozen_driver_writes_nothing_after_it_wakes_up(settings: Settings, wo
     zombie, token = words.process, words.token
     topics = topics_of(words.context, WORDS)
     with ExitStack() as stack:
-        end_input = stack.enter_context(producing(settings, "word-count", LIVE_RATE, LIVE))
+        end_input = stack.enter_context(producing(settings, sources_for("word-count", LIVE), LIVE_RATE))
         freeze(settings, zombie, topics)
         threads = stack.enter_context(words.run_as_a_thread(force=True))
         until(
@@ -398,7 +398,7 @@ def test_a_driver_reports_that_its_jvm_died_and_the_next_one_continues(settings:
 def test_a_driver_that_is_asked_to_stop_stops_at_a_boundary(settings: Settings, words: Words) -> None:
     words.run()
     topics, registry = topics_of(words.context, WORDS), words.context.registry
-    with producing(settings, "word-count", LIVE_RATE, LIVE) as end_input:
+    with producing(settings, sources_for("word-count", LIVE), LIVE_RATE) as end_input:
         running = freeze(settings, words.process, topics)
         jvm = [found for pid in children(words.process.pid) if (found := ProcessRef.of(pid)) is not None]
         assert jvm

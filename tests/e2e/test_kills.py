@@ -29,7 +29,7 @@ from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
-from orchestration.sources import Options, produce, source_for
+from orchestration.sources import Options, produce, sources_for
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import admin
 from pipelines.kafka.progress import newest_progress
@@ -256,15 +256,15 @@ class Story:
         # two fifths while they hydrate, at least one of each release; a third while they are live, the rest in switches
         hydrating, live = max(2, self.kills * 2 // 5), max(1, self.kills * 3 // 10)
         switching = self.kills - hydrating - live
-        options = Options(seed=seed, per_second=self.rate)
-        produce(settings, source_for(self.app, options), history=self.history)
+        sources = sources_for(self.app, Options(seed=seed, per_second=self.rate))
+        produce(settings, sources, history=self.history)
 
         def say(what: str) -> None:
             print(f"[{time.monotonic() - began:6.1f} s] {what}", flush=True)
 
         with ExitStack() as stack:
             stack.callback(drivers.end)
-            end_input = stack.enter_context(producing(settings, self.app, self.rate, options))
+            end_input = stack.enter_context(producing(settings, sources, self.rate))
             context = stack.enter_context(operator(settings, drivers, spark=lambda: spark))
             killer = Killer(settings, drivers, context, seed)
 

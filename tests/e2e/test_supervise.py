@@ -14,6 +14,7 @@ import pytest
 from demo.ledger import check_result
 from orchestration.local.process import ProcessRef
 from orchestration.operations.context import Context
+from orchestration.sources import Options, sources_for
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.topics import partition_count
 from pipelines.model.entries import WantedSet
@@ -79,7 +80,7 @@ def test_two_supervisors_start_and_replace_a_driver_once(
     with (
         trials_in(spark),
         operator(settings, drivers) as context,
-        producing(settings, "word-count", 50) as end_input,
+        producing(settings, sources_for("word-count", Options()), 50) as end_input,
     ):
         supervisors: list[subprocess.Popen[str]] = []
         started: list[ProcessRef] = []

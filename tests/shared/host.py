@@ -1,6 +1,8 @@
 """A host of drivers: a process whose drivers share one Spark session. A test kills it, and all of them die at once.
 
-`python -m tests.shared.host FOLDER` starts the driver of each release whose name it reads from its standard input.
+`python -m tests.shared.host FOLDER` starts the driver of each release whose name it reads from its standard input. It holds
+each driver in the transaction of its second batch, and says so by an empty file. So a test kills each of them there, however
+fast they are.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
+from pipelines.engine.batch_writer import BatchWriter
+from pipelines.model.progress import Progress
 from pipelines.settings import Settings
 from tests.shared.session import shared_session
 from tests.shared.threads import Threads
@@ -50,6 +55,10 @@ class Host:
     def log_path(self, release: str) -> Path:
         return self._folder / "host.log"
 
+    def holds(self, release: str) -> bool:
+        """Whether the release has written its second batch, and can't commit it."""
+        return _held(self._folder, release).exists()
+
     def kill(self) -> None:
         """Kills it with its JVM and its Python workers. The next driver starts another."""
         if self._process is not None:
@@ -69,12 +78,31 @@ class Host:
             self._process = None
 
 
+def _held(folder: Path, release: str) -> Path:
+    return folder / f"{release}.held"
+
+
+def _hold_second_batches(folder: Path, ends: threading.Event) -> None:
+    """Has each driver of this process wait before it commits its second batch, until `ends` is set."""
+    commit = BatchWriter.commit_progress
+
+    def held(self: BatchWriter, progress: Progress, offsets: Mapping[str, Mapping[int, int]] | None) -> None:
+        if progress.boundary.batch_id == 1 and not ends.is_set():
+            _held(folder, progress.release).touch()
+            ends.wait()
+        commit(self, progress, offsets)
+
+    BatchWriter.commit_progress = held  # type: ignore[method-assign]
+
+
 def main(folder: Path) -> None:
     # sets up the one session before any driver asks for it
     shared_session(folder, heap_mb=1_024, young_mb=384)
-    drivers = Threads(Settings())
+    drivers, ends = Threads(Settings()), threading.Event()
+    _hold_second_batches(folder, ends)
     for line in sys.stdin:
         drivers.launch(line.strip())
+    ends.set()
     drivers.end()
 
 
