@@ -25,7 +25,7 @@ from pipelines.model import AppSettings, Json, Stream, Table, app
 
 @app(
     name="$app",
-    inputs={"records": Stream(topic="$topic", key="key string", value=Json("amount double NOT NULL"))},
+    inputs={"records": Stream(topic="$topic", key="key string", value=Json("amount decimal(10,2) NOT NULL"))},
     result=Table(key=("key",), partitions=4),
     suite="$suite",$more
     settings={"least": 0.0},
@@ -49,7 +49,7 @@ from collections.abc import Sequence
 from expectations.suites import base
 from expectations.suites.base import Check, SuiteInputs
 
-COLUMNS = {"key": "string", "records": "bigint", "total": "double"}
+COLUMNS = {"key": "string", "records": "bigint", "total": "decimal(20,2)"}
 
 
 def suite(inputs: SuiteInputs) -> Sequence[Check]:
@@ -70,18 +70,20 @@ from __future__ import annotations
 
 $imports
 from pipelines.testing import AppTest$session
-
 $fixture
+RECORDS = [("a", {"amount": 2.0}), ("b", {"amount": 1.0}), ("a", {"amount": 0.5})]
+$life
+
 def test_the_records_of_each_key_are_counted(spark: SparkSession) -> None:
     with AppTest(spark, $module, least=1.0) as test:
-        for key, amount in (("a", 2.0), ("b", 1.0), ("a", 0.5)):
-            test.send("records", {"amount": amount}, key=key)
+        for key, value in RECORDS:
+            test.send("records", value, key=key)
         test.run()
         test.send("records", {"amount": 3.0}, key="a")
         test.send("records", {"amount": "much"}, key="a")
         batch = test.run()
         assert test.table == {("a",): {"records": 2, "total": 5.0}, ("b",): {"records": 1, "total": 1.0}}
-        assert [letter.reason for letter in batch.dead_letters] == ["field amount is not double"]
+        assert [letter.reason for letter in batch.dead_letters] == ["field amount is not decimal(10,2)"]
 ''')
 
 # beside the app, with a session of its own
@@ -95,7 +97,9 @@ from $module import $module
 from pyspark.sql import SparkSession
 """,
     "session": ", session",
+    "life": "",
     "fixture": """
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with session() as found:
@@ -113,13 +117,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipelines.apps.$module import $module""",
-    "session": "",
-    "fixture": """\
+    "session": """
+from tests.apps.lives import Life""",
+    "life": """
+# tests/e2e/test_lives.py takes the app through its whole life. Its input is RECORDS, again and again, until there are 4,000.
+# They have two keys. Once `switchyard produce` has input for the app, leave out `rows`
+LIFE = Life(rows={"records": RECORDS}, records=4_000, at_least=2)
+""",
+    "fixture": """
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
 """,
 }
 

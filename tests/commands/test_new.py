@@ -5,23 +5,31 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.procedures.check import check
 from orchestration.scaffold import scaffold
 from pipelines.engine.code import files_in, freeze
+from pipelines.engine.rehearsal import Rehearsal
 from pipelines.errors import BadUsage, Refused
 from pipelines.kafka.client import producer
 from pipelines.kafka.topics import INPUT, ensure_topic
 from pipelines.settings import Settings
-from tests.e2e.cluster import LARGE, Cluster
+from tests.e2e.cluster import LARGE, ROOT, Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LIVES, LIFE = "tests/e2e/test_lives.py", "test_each_app_goes_through_its_whole_life_although_its_driver_is_killed"
+HOUSE = "tests/test_house.py::test_every_app_has_a_life_in_the_tests"
 
 
 def test_three_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None:
@@ -59,6 +67,40 @@ def test_in_the_repository_they_go_where_apps_suites_and_tests_are(
     assert 'oversized="dead-letter"' in (tmp_path / files[0]).read_text()
 
 
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what a checkout needs to write an app and to collect its tests."""
+    for name in ("pipelines", "expectations", "orchestration", "demo", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def in_checkout(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Runs a module of Python there. Returns its exit code and what it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, env={**environment, "PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+def test_in_the_repository_its_whole_life_is_tested_without_an_edit_anywhere_else(checkout: Path) -> None:
+    said = in_checkout(checkout, "orchestration.cli", "new", "my-sums", "--topic", "orders")
+    assert said[0] == 0, said
+    code, text = in_checkout(checkout, "pytest", "-q", "--collect-only", "-p", "no:xdist", LIVES)
+    assert code == 0 and f"{LIVES}::{LIFE}[my-sums]" in text, text
+    assert in_checkout(checkout, "pytest", "-q", "-p", "no:xdist", HOUSE)[0] == 0
+    # without its LIFE, the tests say what is missing
+    test = checkout / "tests/apps/test_my_sums.py"
+    test.write_text("\n".join(line for line in test.read_text().splitlines() if not line.startswith("LIFE")))
+    code, text = in_checkout(checkout, "pytest", "-q", "-p", "no:xdist", HOUSE)
+    assert code == 1 and "tests/apps/test_my_sums.py has no LIFE: it says with what input my-sums goes" in text, text
+
+
 def test_an_installed_package_has_no_place_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestration.scaffold._ROOT", tmp_path)
     with pytest.raises(Refused, match="installed as a package") as caught:
@@ -78,6 +120,9 @@ def test_its_test_passes(spark: SparkSession, tmp_path: Path, monkeypatch: pytes
     try:
         spec.loader.exec_module(module)
         module.test_the_records_of_each_key_are_counted(spark)
+        # an author who starts from it has nothing to mend: the plan of staging shows these notes as warnings
+        rehearsal = Rehearsal(spark, module.my_sums, {})
+        assert rehearsal.notes(rehearsal.result()) == []
     finally:
         sys.modules.pop("my_sums", None)
 
@@ -96,6 +141,8 @@ def test_it_is_released_and_checked_by_its_own_suite(broker: Settings, spark: Sp
     assert client.flush(20) == 0
     cluster = Cluster(broker, tmp_path, lambda: spark)
     try:
+        with cluster.trials():
+            assert plan_stage(cluster.context(), "my-sums", code_dir=code).warnings == ()
         cluster.hydrate("my-sums", 1, batch=LARGE, code_dir=code)
         verdict = check(cluster.context(), "my-sums.v1")
         assert verdict.ok and verdict.suite == "my_sums_suite" and verdict.rows == 7
