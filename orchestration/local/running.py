@@ -29,6 +29,8 @@ _PROGRAMS = (*_DRIVERS, "orchestration.cli", "orchestration.defs.guarded", "swit
 # Dagster's supervisor may start a driver again before it has ended itself
 _ROUNDS = 3
 _KILLED_S = 5.0
+# a command may start another driver while the others stop
+_LOOK_S = 1.0
 # a JVM ends when its parent is gone, after Spark's own clean-up
 _FOLLOW_S = 10.0
 
@@ -90,6 +92,25 @@ def drivers_of_embedded(state_dir: Path) -> list[str]:
     """The names of the releases whose drivers run with `state_dir` and its embedded broker."""
     found = running_with(state_dir)
     return sorted({each.release for each in found if each.release is not None and each.cluster is None})
+
+
+def stop_drivers(state_dir: Path, *, within_s: float) -> list[Running]:
+    """Has the drivers that run with `state_dir` stop at a boundary. Returns those that still run after `within_s` seconds.
+
+    A driver that a command starts in the meantime is told to stop, too.
+    """
+    deadline = time.monotonic() + within_s
+    told: set[ProcessRef] = set()
+    while True:
+        found = [each for each in running_with(state_dir) if each.release is not None]
+        left_s = deadline - time.monotonic()
+        if not found or left_s <= 0:
+            return found
+        processes = [each.process for each in found]
+        # not the process group: a driver's JVM must live until the driver has stopped
+        _signal([each for each in processes if each not in told], signal.SIGTERM, 0)
+        told.update(processes)
+        _ended(processes, min(left_s, _LOOK_S))
 
 
 def end_all(state_dirs: Iterable[Path], *, wait_s: float = 20.0) -> list[Running]:

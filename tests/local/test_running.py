@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from orchestration import cli
-from orchestration.local.running import drivers_of_embedded, end_all, processes_of, running_with
+from orchestration.local.running import drivers_of_embedded, end_all, processes_of, running_with, stop_drivers
 from pipelines.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,6 +117,42 @@ def test_all_of_several_state_directories_ends_by_force_if_need_be(start: Start,
     assert not pids(tmp_path) and not pids(tmp_path / "demo")
     assert other.poll() is None
     assert end_all([tmp_path]) == []
+
+
+def test_drivers_stop_and_nothing_else_does(start: Start, tmp_path: Path) -> None:
+    start(*DRIVER, "stock-stats.v1", state=tmp_path)
+    others = [
+        start("-m", "orchestration.cli", "supervise", state=tmp_path),
+        start(*DRIVER, "stock-stats.v1", state=tmp_path / "other"),
+    ]
+    assert stop_drivers(tmp_path, within_s=60) == []
+    assert pids(tmp_path) == {others[0].pid}
+    assert [each.poll() for each in others] == [None, None]
+
+
+def test_a_driver_that_starts_while_another_stops_is_told_too(start: Start, tmp_path: Path) -> None:
+    # the first one ends once the second one is there
+    waits = f"""import os, signal, sys, time
+def stop(*_):
+    while not os.path.exists({str(tmp_path / "second")!r}): time.sleep(0.01)
+    sys.exit(0)
+signal.signal(15, stop)
+print('ready', flush=True)
+time.sleep(600)"""
+    start(*DRIVER, "stock-stats.v1", state=tmp_path, code=waits)
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(stop_drivers, tmp_path, within_s=60)
+        start(*DRIVER, "stock-stats.v2", state=tmp_path)
+        (tmp_path / "second").touch()
+        assert stopping.result(60) == []
+    assert not pids(tmp_path)
+
+
+def test_a_driver_that_does_not_stop_in_time_is_named_and_left(start: Start, tmp_path: Path) -> None:
+    stubborn = start(*DRIVER, "stock-stats.v1", state=tmp_path, code=STUBBORN)
+    left = stop_drivers(tmp_path, within_s=0.2)
+    assert [str(each) for each in left] == [f"the driver of stock-stats.v1 (process {stubborn.pid})"]
+    assert stubborn.poll() is None
 
 
 def test_what_they_have_started_has_ended_with_them(start: Start, tmp_path: Path) -> None:
