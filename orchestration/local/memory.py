@@ -16,17 +16,21 @@ _BESIDE_BROKER_MIB = 512
 _MOST = 3
 
 
+def session_mib(settings: Settings) -> int:
+    """What a driver takes, or a command with a Spark session, in MiB: RocksDB takes a quarter of the heap on top of it."""
+    heap_mib = settings.driver_heap_mb
+    return heap_mib + heap_mib // 4 + _BESIDE_HEAP_MIB
+
+
 def spark_runs(memory_mib: int, settings: Settings) -> int:
     """The limit of the pool `spark` on a machine with this much memory: from 1 to 3.
 
     What the embedded broker and two drivers take is left to them, and one session to the runs that never wait for the
     pool: promote and watch. With too little memory for that, it is 1.
     """
-    heap_mib = settings.driver_heap_mb
     broker_mib = settings.broker_heap_mb + _BESIDE_BROKER_MIB if settings.embedded else 0
-    # a session's, and a driver's: RocksDB takes a quarter of the heap on top of it
-    session_mib = heap_mib + heap_mib // 4 + _BESIDE_HEAP_MIB
-    sessions = (memory_mib - broker_mib - _DRIVERS * session_mib) // session_mib
+    each_mib = session_mib(settings)
+    sessions = (memory_mib - broker_mib - _DRIVERS * each_mib) // each_mib
     return min(_MOST, max(1, sessions - 1))
 
 

@@ -43,8 +43,9 @@ class Hosts:
         _ip("addr", "add", f"{HERE}/24", "dev", _BRIDGE)
         _ip("link", "set", _BRIDGE, "up")
 
-    def add(self, name: str) -> Host:
-        host = Host(self, name, f"{_NETWORK}.{len(self._hosts) + 2}")
+    def add(self, name: str, also: str = "true") -> Host:
+        """`also`: a shell command that makes more mounts on the host."""
+        host = Host(self, name, f"{_NETWORK}.{len(self._hosts) + 2}", also)
         self._hosts.append(host)
         return host
 
@@ -58,7 +59,7 @@ class Hosts:
 class Host:
     """A host of its own name and address. All its processes end with `end`."""
 
-    def __init__(self, hosts: Hosts, name: str, address: str) -> None:
+    def __init__(self, hosts: Hosts, name: str, address: str, also: str) -> None:
         self.name, self.address, self._folder = name, address, hosts.folder
         self.log = hosts.folder / f"{name}.log"
         own = hosts.folder / f"disk-of-{name}"
@@ -68,7 +69,7 @@ class Host:
         with hosts.names.open("a") as names:
             names.write(f"{address} {name}\n")
         mounts = f"mount --bind {own} {hosts.disk} && mount --bind {hosts.names} /etc/hosts"
-        script = f"hostname {name} && {mounts} && echo ready >&{writing} && exec sleep infinity"
+        script = f"hostname {name} && {mounts} && {also} && echo ready >&{writing} && exec sleep infinity"
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script],
             pass_fds=[writing], stdin=subprocess.DEVNULL,
