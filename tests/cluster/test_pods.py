@@ -109,7 +109,7 @@ def test_a_rollout_moves_drivers_at_a_boundary_and_the_next_pod_takes_over_at_on
     old, new = pods.add("old"), pods.add("new")
     _has_no_rights(old)
     produce(here, sources_for(APP, INPUT), history=2_000)
-    with producing(here, APP, 50, INPUT) as end_input:
+    with producing(here, sources_for(APP, INPUT), 50) as end_input:
         for pod in (old, new):
             assert not _is_ready(pod)
         old.start(container(SUPERVISOR)["args"])

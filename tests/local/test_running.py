@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,11 +27,19 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """`start(*arguments, state=..., code=..., cwd=...)` starts a process that waits, and looks like one that runs these."""
+    """`start(*arguments, state=..., code=..., cwd=...)` starts a process that waits, and looks like one that runs these.
+
+    `ready`: returns once it waits.
+    """
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(
-        *arguments: str, state: Path | None, code: str = WAIT, cwd: Path = tmp_path, **environment: str
+        *arguments: str,
+        state: Path | None,
+        code: str = WAIT,
+        cwd: Path = tmp_path,
+        ready: bool = True,
+        **environment: str,
     ) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("SWITCHYARD_STATE")}
         process = subprocess.Popen(
@@ -42,7 +51,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         started.append(process)
         assert process.stdout is not None
         # the interpreter has replaced the test's own command by then
-        assert process.stdout.readline() == b"ready\n"
+        assert not ready or process.stdout.readline() == b"ready\n"
         return process
 
     yield begin
@@ -142,7 +151,9 @@ time.sleep(600)"""
     start(*DRIVER, "stock-stats.v1", state=tmp_path, code=waits)
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(stop_drivers, tmp_path, within_s=60)
-        start(*DRIVER, "stock-stats.v2", state=tmp_path)
+        # it may be told before it has begun to wait
+        second = start(*DRIVER, "stock-stats.v2", state=tmp_path, ready=False)
+        assert second.wait(60) == -signal.SIGTERM
         (tmp_path / "second").touch()
         assert stopping.result(60) == []
     assert not pids(tmp_path)
