@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 # then follows the number of its process
 _WORK = ".copy-"
+# the token of a checkpoint that is only read; those of drivers start at 1
+_READ = 0
 # how many copies are kept: a host may read the last one while the next is written
 _KEPT = 2
 # after how many copies older ones are deleted
@@ -174,16 +176,31 @@ class Copies:
 
     # -- reading
 
-    def bring(self, token: int | None = None) -> None:
-        """Makes the newest copy a checkpoint of this host, unless this host has one that is as new.
+    def bring(self, token: int) -> None:
+        """Makes the newest copy a checkpoint of this host, for a driver with `token`, unless this host has one that is as new.
 
-        `token`: of the driver that takes over; None: it is only read, and keeps the token of its driver. Raises CopyDamaged if
-        no copy is whole.
+        Raises CopyDamaged if no copy is whole.
         """
+        self._bring_newer(token, newest_folder(self._settings, self._release, self._generation))
+
+    def for_reading(self) -> Path | None:
+        """A checkpoint of this host that is as new as the newest copy, wherever its driver ran; None: there is none.
+
+        A copy gets a token that no driver has. So it takes the place of no folder into which one writes. Raises as `bring`.
+        """
+        self._bring_newer(_READ, self._best_here())
+        return self._best_here()
+
+    def _best_here(self) -> Path | None:
+        """The whole checkpoint of this host that has most batches."""
+        whole = filter(is_whole, release_folder(self._settings, self._release).glob(f"g{self._generation}.t*"))
+        return max(whole, key=last_of, default=None)
+
+    def _bring_newer(self, token: int, here: Path | None) -> None:
+        self.sweep()
+        have = last_of(here) if here is not None and is_whole(here) else -1
         for _ in range(_TRIES):
             newest = self.newest()
-            here = newest_folder(self._settings, self._release, self._generation)
-            have = last_of(here) if here is not None and is_whole(here) else -1
             if newest is None or have >= newest or self._bring_any(token, have) or have >= 0:
                 return
         raise CopyDamaged(
@@ -191,11 +208,11 @@ class Copies:
             fix=f"`switchyard reset {self._release} --to-earliest --execute` reads history again",
         )
 
-    def _bring_any(self, token: int | None, have: int) -> bool:
+    def _bring_any(self, token: int, have: int) -> bool:
         """Brings the newest copy that is whole and newer than batch `have`. Returns whether there was one."""
         for copy in itertools.takewhile(lambda copy: copy.batch_id > have, self._all()):
             try:
-                self._bring(copy, copy.token if token is None else token)
+                self._bring(copy, token)
             except CopyDamaged as error:
                 log.warning("%s: %s; an older copy is tried", self._release, error)
             else:
@@ -228,19 +245,17 @@ def copies_of(settings: Settings, release: str, generation: int) -> Copies | Non
     return None if bucket is None else Copies(bucket, settings, release, generation)
 
 
-def bring_checkpoint(settings: Settings, release: str, generation: int, token: int | None = None) -> None:
-    """Makes the newest copy of a checkpoint one of this host, as `Copies.bring` does. Does nothing if the store is a folder."""
-    copies = copies_of(settings, release, generation)
-    if copies is not None:
-        copies.bring(token)
-
-
 def take_over_checkpoint(settings: Settings, release: str, generation: int, token: int) -> None:
-    """Brings the newest copy for a driver with `token`. If the bucket doesn't answer, a checkpoint of this host does: it may be
-    older, but then the driver catches up. Raises as `Copies.bring` does, Unavailable only without such a checkpoint.
+    """Brings the newest copy for a driver with `token`. Does nothing if the store is a folder.
+
+    If the bucket doesn't answer, a checkpoint of this host does: it may be older, but then the driver catches up. Raises as
+    `Copies.bring` does, Unavailable only without such a checkpoint.
     """
+    copies = copies_of(settings, release, generation)
+    if copies is None:
+        return
     try:
-        bring_checkpoint(settings, release, generation, token)
+        copies.bring(token)
     except Unavailable as error:
         if whole_folder(settings, release, generation) is None:
             raise
@@ -249,8 +264,8 @@ def take_over_checkpoint(settings: Settings, release: str, generation: int, toke
 
 def whole_checkpoint(settings: Settings, release: str, generation: int) -> Path | None:
     """The checkpoint of a generation, wherever its driver ran. None: there is none, or it is incomplete."""
-    bring_checkpoint(settings, release, generation)
-    return whole_folder(settings, release, generation)
+    copies = copies_of(settings, release, generation)
+    return whole_folder(settings, release, generation) if copies is None else copies.for_reading()
 
 
 def has_checkpoint(settings: Settings, release: str, generation: int) -> bool:

@@ -80,6 +80,11 @@ class Host:
         assert self.last is not None
         return self.last
 
+    def read(self) -> Path:
+        found = self.copies.for_reading()
+        assert found is not None
+        return found
+
     def brought(self) -> dict[str, tuple[bytes, int]]:
         found = newest_folder(self.settings, RELEASE, 1)
         assert found is not None
@@ -163,8 +168,7 @@ def test_a_file_that_was_replaced_is_packed_again(one: Host, other: Host) -> Non
     one.copy(folder)
     Checkpoint(folder, {"trades": "trades"}, RELEASE).move_end_of(0, SourcePosition(sources={"trades": {0: 5}}))
     one.copy(folder)
-    other.copies.bring()
-    assert other.brought() == content(folder)
+    assert content(other.read()) == content(folder)
 
 
 def test_the_packs_hold_at_most_twice_what_is_of_use(
@@ -179,8 +183,7 @@ def test_the_packs_hold_at_most_twice_what_is_of_use(
     # some copies, and the packs that they need
     assert 2 <= len(bucket.list(f"checkpoints/{RELEASE}/g1/copies")) <= 9
     assert len(bucket.packs) < 25
-    other.copies.bring()
-    assert other.brought() == content(folder)
+    assert content(other.read()) == content(folder)
 
 
 def test_the_same_batch_is_copied_again_only_if_the_release_was_moved(one: Host, bucket: Bucket) -> None:
@@ -199,7 +202,7 @@ def test_the_same_batch_is_copied_again_only_if_the_release_was_moved(one: Host,
 
 def test_a_host_keeps_its_own_if_only_older_copies_are_whole(one: Host, other: Host, bucket: Bucket) -> None:
     one.copy(one.run(0))
-    other.copies.bring()
+    other.copies.bring(token=1)
     for batch in (1, 2):
         folder = one.run(batch)
     del bucket.objects[f"checkpoints/{RELEASE}/g1/packs/{one.copy(folder).name}"]
@@ -239,14 +242,21 @@ def test_a_host_that_is_behind_gets_the_newer_one(one: Host, other: Host) -> Non
     assert one.brought() == content(folder)
 
 
-def test_what_is_read_only_keeps_its_token_and_is_replaced_by_a_newer_one(one: Host, other: Host) -> None:
+def test_what_is_only_read_takes_the_place_of_no_folder_into_which_a_driver_writes(one: Host, other: Host) -> None:
+    other.run(0)
     one.copy(one.run(0))
-    other.copies.bring()
+    # it has that batch itself
+    assert other.read().name == "g1.t1"
     folder = one.run(1)
     one.copy(folder)
-    other.copies.bring()
+    before = content(other.settings.state_dir / "checkpoints" / RELEASE / "g1.t1")
+    assert content(other.read()) == content(folder)
+    one.copy(one.run(2))
+    assert content(other.read()) == content(folder)
+    assert other.brought() == before
+    # the next driver here takes a newer copy, too
+    other.copies.bring(token=2)
     assert other.brought() == content(folder)
-    assert [path.name for path in release_folder(other.settings, RELEASE).iterdir()] == ["g1.t1"]
 
 
 def test_an_older_copy_does_if_a_newer_one_is_not_whole(one: Host, other: Host, bucket: Bucket) -> None:
@@ -257,11 +267,9 @@ def test_an_older_copy_does_if_a_newer_one_is_not_whole(one: Host, other: Host, 
     one.copy(folder)
     newest = f"checkpoints/{RELEASE}/g1/packs/{bucket.packs[-1]}"
     bucket.objects[newest] = bucket.objects[newest][: len(bucket.objects[newest]) // 2]
-    other.copies.bring()
-    assert other.brought() == first
+    assert content(other.read()) == first
     del bucket.objects[newest]
-    other.copies.bring()
-    assert other.brought() == first
+    assert content(other.read()) == first
 
 
 def test_without_a_whole_copy_the_host_gets_none(one: Host, other: Host, bucket: Bucket) -> None:
@@ -269,7 +277,7 @@ def test_without_a_whole_copy_the_host_gets_none(one: Host, other: Host, bucket:
     [pack] = bucket.packs
     del bucket.objects[f"checkpoints/{RELEASE}/g1/packs/{pack}"]
     with pytest.raises(CopyDamaged, match=f"no copy of the checkpoint of {RELEASE} in the bucket is whole") as caught:
-        other.copies.bring()
+        other.copies.for_reading()
     assert "switchyard reset" in caught.value.fix
     assert newest_folder(other.settings, RELEASE, 1) is None
 
@@ -290,7 +298,7 @@ def test_names_from_the_bucket_lead_out_of_no_folder(one: Host, other: Host, buc
         written.addfile(tarfile.TarInfo(bad))
     bucket.objects[f"checkpoints/{RELEASE}/g1/packs/{copy.name}"] = packed.getvalue()
     with pytest.raises(SwitchyardError, match="is not the name of a file"):
-        other.copies.bring()
+        other.copies.for_reading()
     assert not list(other.settings.state_dir.glob("**/out*"))
 
 

@@ -171,7 +171,7 @@ def inherit_state(work: Work, stage: InheritState) -> None:
     copies = copies_of(settings, stage.release, stage.generation)
     if copies is not None:
         # the driver may start on another host
-        copies.write(made, token, None)
+        copies.write(made, token, copies.read())
 
 
 @applies(BeginGeneration)
