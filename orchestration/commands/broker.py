@@ -169,11 +169,16 @@ def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
 
 def _tell_copies(settings: Settings, releases: list[ReleaseStatus]) -> None:
     from pipelines.engine.copies import copied
+    from pipelines.errors import SwitchyardError
 
     for each in releases:
-        if each.beat is not None and each.beat.batch_id >= 0:
-            copy = copied(settings, each.release.name, each.beat.generation, each.beat.batch_id)
-            out(f"{each.release.name}: {copy}")
+        if each.beat is None or each.beat.batch_id < 0:
+            continue
+        try:
+            told = copied(settings, each.release.name, each.beat.generation, each.beat.batch_id)
+        except SwitchyardError as error:
+            told = f"it is unknown how old the copy of its checkpoint is: {error.what}"
+        out(f"{each.release.name}: {told}")
 
 
 def _unknown(

@@ -61,8 +61,9 @@ class Booted:
 
 
 def _batch_of(query: Query) -> int | None:
+    """The last batch in Kafka, once this driver has run one."""
     last = query.sink.last
-    return last.boundary.batch_id if last is not None else None
+    return last.boundary.batch_id if last is not None and query.sink.turnstile.has_run else None
 
 
 class Boot:

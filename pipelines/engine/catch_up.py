@@ -147,10 +147,14 @@ class CatchUp:
             )
 
     def check_rows(self, number: int, rows_in: int) -> None:
-        """Raises ProgressGap unless batch `number` has read as many records as before: compaction may have removed some."""
-        if number <= self.last and rows_in != (before := self.batch(number).rows_in):
+        """Raises ProgressGap if batch `number` has read fewer records than before: compaction may have removed some.
+
+        It may be more. A record of progress that only marks a boundary counts none, and may be the only one that is kept.
+        """
+        if number <= self.last and rows_in < (before := self.batch(number).rows_in):
             raise ProgressGap(
-                f"{self._release}: batch {number} has read {rows_in} records again, but it read {before} before: the input has lost some",
+                f"{self._release}: batch {number} has read {rows_in} records again, but it counted {before} before: the input has lost "
+                "some, or an executor was lost then, and some were counted twice",
                 fix=reset_of(self._release, "can't catch up"),
             )
 

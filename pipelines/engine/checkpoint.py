@@ -23,6 +23,8 @@ from pipelines.paths import below, remove, set_aside
 from pipelines.private import private
 from pipelines.settings import Settings
 
+# also of a checksum: `.7.zip.crc`
+_STATE = re.compile(r"\.?(?P<version>\d+)\.")
 _FOLDER = re.compile(r"g(?P<generation>\d+)\.t(?P<token>\d+)")
 
 
@@ -287,9 +289,7 @@ class Checkpoint:
             self._forget_state(1)
             self._write_plan(0, 0, target, watermark_ms=self.planned(0).watermark_ms)
             return 0
-        for number in range(last + 1, (self.last_planned() or last) + 1):
-            self._remove("offsets", number)
-        self._forget_state(last + 2)
+        self.forget_later(last)
         self._write_plan(last + 1, last, target, watermark_ms=self.next_watermark_ms(last))
         return last + 1
 
@@ -304,9 +304,7 @@ class Checkpoint:
                 f"{self.path} has batch {self.last_committed()} committed, progress has {batch_id}",
                 fix=_fix(self._release),
             )
-        for number in range(batch_id + 1, (self.last_planned() or batch_id) + 1):
-            self._remove("offsets", number)
-        self._forget_state(batch_id + 2)
+        self.forget_later(batch_id)
         self._write_plan(batch_id, batch_id, target, watermark_ms=self.planned(batch_id).watermark_ms)
 
     def _write_plan(self, batch_id: int, model: int, target: SourcePosition, *, watermark_ms: int) -> None:
@@ -325,11 +323,18 @@ class Checkpoint:
             wanted.append(json.dumps({topic: {str(p): o for p, o in sorted(offsets.items())}}, separators=(",", ":")))
         self._write("offsets", batch_id, "\n".join([version, json.dumps(facts, separators=(",", ":")), *wanted]))
 
+    def forget_later(self, batch_id: int) -> None:
+        """Removes what batches after the committed batch `batch_id` have left: their plans and their state."""
+        for number in range(batch_id + 1, (self._last("offsets") or batch_id) + 1):
+            self._remove("offsets", number)
+        self._forget_state(batch_id + 2)
+
     def _forget_state(self, version: int) -> None:
-        """Removes the state that an uncommitted run of batch `version` - 1 may have left."""
-        for path in (self.path / "state").glob(f"*/*/**/{version}.*"):
-            path.unlink(missing_ok=True)
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        """Removes the state that uncommitted runs of batch `version` - 1 and later ones may have left."""
+        for path in (self.path / "state").glob("*/*/**/*.*"):
+            match = _STATE.match(path.name)
+            if match is not None and int(match["version"]) >= version:
+                path.unlink(missing_ok=True)
 
     def _lines(self, log: str, batch_id: int) -> list[str]:
         path = self.path / log / str(batch_id)

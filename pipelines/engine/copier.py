@@ -9,15 +9,17 @@ from pathlib import Path
 
 from pipelines.engine.copies import Copies
 from pipelines.engine.packs import Copy
-from pipelines.errors import SwitchyardError
 
 log = logging.getLogger("switchyard.driver")
+
+_FIRST_S = 1.0
 
 
 class Copier:
     """Copies the checkpoint `folder` of a driver with `token` every `every_s` seconds, if it has a new batch.
 
-    `batch`: the last batch in Kafka; None before the first. An outage of the bucket stops nothing: the next driver has more batches to run again.
+    `batch`: the last batch that this driver has run and that is in Kafka; None before. Only a checkpoint from which a batch
+    has run is copied: one that is damaged must not take the place of the last good copy. An outage of the bucket stops nothing: the next driver has more batches to run again.
     """
 
     def __init__(
@@ -45,27 +47,29 @@ class Copier:
         self._ends.set()
         if self._thread.is_alive():
             self._thread.join()
-        if copy:
+        if copy and self._batch() is not None:
             self._try()
 
     def _run(self) -> None:
         self._begin()
-        while not self._ends.wait(self._every_s):
+        # soon: without a copy, no other host can take over
+        while not self._ends.wait(min(self._every_s, _FIRST_S) if self._last is None else self._every_s):
             if self._batch() not in (None, self.copied):
                 self._try()
 
     def _begin(self) -> None:
-        self._copies.sweep()
         try:
+            self._copies.sweep()
             self._last = self._copies.read()
             self._copies.delete_orphans(self._token)
-        except SwitchyardError as error:
+        except Exception as error:
             self._warn(error)
 
     def _try(self) -> None:
         try:
             self._last = self._copies.write(self._folder, self._token, self._last)
-        except (SwitchyardError, OSError) as error:
+        except Exception as error:
+            # whatever it is, the release runs on
             self._warn(error)
 
     def _warn(self, error: Exception) -> None:

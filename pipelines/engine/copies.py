@@ -43,7 +43,7 @@ from pipelines.engine.packs import (
     unpack,
     write_pack,
 )
-from pipelines.errors import Unavailable
+from pipelines.errors import Refused, Unavailable
 from pipelines.objects import ObjectStore, object_store
 from pipelines.paths import below, set_aside
 from pipelines.private import private
@@ -248,15 +248,15 @@ def copies_of(settings: Settings, release: str, generation: int) -> Copies | Non
 def take_over_checkpoint(settings: Settings, release: str, generation: int, token: int) -> None:
     """Brings the newest copy for a driver with `token`. Does nothing if the store is a folder.
 
-    If the bucket doesn't answer, a checkpoint of this host does: it may be older, but then the driver catches up. Raises as
-    `Copies.bring` does, Unavailable only without such a checkpoint.
+    If the bucket doesn't answer, or refuses the login, a checkpoint of this host does: it may be older, but then the driver
+    catches up. Raises as `Copies.bring` does; Unavailable and Refused only without such a checkpoint.
     """
     copies = copies_of(settings, release, generation)
     if copies is None:
         return
     try:
         copies.bring(token)
-    except Unavailable as error:
+    except (Unavailable, Refused) as error:
         if whole_folder(settings, release, generation) is None:
             raise
         log.warning("%s: it starts with the checkpoint of this host, which may be older: %s", release, error.what)
@@ -282,6 +282,16 @@ def has_whole_checkpoint(settings: Settings, release: str, generation: int) -> b
         return True
     copies = copies_of(settings, release, generation)
     return copies is not None and copies.newest() is not None
+
+
+def has_state(settings: Settings, release: str, generation: int) -> bool:
+    """Whether a checkpoint of a generation, here or in the bucket, has state."""
+    here = newest_folder(settings, release, generation)
+    if here is not None and (here / "state").is_dir():
+        return True
+    copies = copies_of(settings, release, generation)
+    copy = copies.read() if copies is not None else None
+    return copy is not None and any(path.startswith("state/") for path in copy.files)
 
 
 def is_logged(settings: Settings, release: str, generation: int, batch_id: int) -> bool:

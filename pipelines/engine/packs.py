@@ -7,7 +7,6 @@ import re
 import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from pipelines.engine.checkpoint import Checkpoint, is_whole
@@ -19,6 +18,8 @@ from pipelines.paths import below
 NAME = re.compile(r"(?P<batch>\d+)\.t(?P<token>\d+)\.n(?P<number>\d+)")
 # while a state is small, a new pack of everything costs as much as a pack of what is new
 _SMALL_BYTES = 4 * 2**20
+# of a plan, an end or a state
+_VERSION = re.compile(r"\.?(?P<version>\d+)(?:\.|$)")
 # Spark deletes files of batches that are older than its last 20
 _MOST_BATCHES = 10
 # a checkpoint that changes faster than it is linked
@@ -69,23 +70,27 @@ def link(folder: Path, to: Path) -> int | None:
     Spark's log; None without one.
 
     The log comes first, and then what Spark writes before it: plans, then state. So each batch of the log has its plan and its
-    state. What belongs to a later batch is as if the driver had been killed in it. Raises CopyDamaged if the checkpoint is
-    incomplete.
+    state. What a later batch has left is taken out: the state of a batch is of no use without its plan. Raises CopyDamaged if
+    the checkpoint is incomplete, or is renamed or deleted meanwhile.
     """
     for _ in range(_TRIES):
         shutil.rmtree(to, ignore_errors=True)
         to.mkdir(parents=True)
+        place, gone = os.stat(folder), set[str]()
         parts = ["commits", "offsets"]
         for part in parts:
-            _link_all(folder, to, part)
+            gone |= _link_all(folder, to, part)
         for part in sorted(set(os.listdir(folder)).difference(parts)):
-            _link_all(folder, to, part)
+            gone |= _link_all(folder, to, part)
         batch = last_of(to)
         if batch < 0:
             return None
-        if not is_whole(to) or not (to / "offsets" / str(batch)).is_file():
-            # deleted, or made again by a process from which another driver has taken it over
+        # deleted, or made again by a process from which another driver has taken it over
+        stays = os.path.samestat(place, os.stat(folder)) and is_whole(folder)
+        lost = any(int(match["version"]) > batch - _MOST_BATCHES for match in map(_VERSION.match, gone) if match)
+        if not stays or lost or not is_whole(to) or not (to / "offsets" / str(batch)).is_file():
             raise CopyDamaged(f"{folder} is incomplete", fix="`switchyard status` shows who runs the release")
+        Checkpoint(to, {}, "").forget_later(batch)
         # or Spark has deleted state that this batch needs
         if last_of(folder) - batch <= _MOST_BATCHES:
             return batch
@@ -95,23 +100,38 @@ def link(folder: Path, to: Path) -> int | None:
     )
 
 
-def _link_all(folder: Path, to: Path, part: str) -> None:
-    """Links a file or folder `part` of a checkpoint."""
+def _link_all(folder: Path, to: Path, part: str) -> set[str]:
+    """Links a file or folder `part` of a checkpoint. Returns the names of files that were deleted meanwhile.
+
+    Raises CopyDamaged if a folder was.
+    """
+    gone = set[str]()
+    if not (folder / part).exists():
+        # Spark has not made it yet
+        return gone
     if (folder / part).is_file():
-        _link(folder / part, to / part)
-    for root, _, names in os.walk(folder / part):
+        gone |= _link(folder / part, to / part)
+        return gone
+    for root, _, names in os.walk(folder / part, onerror=_refuse):
         place = to / Path(root).relative_to(folder)
         place.mkdir(parents=True, exist_ok=True)
         for name in names:
             # what Spark has not finished
             if not name.endswith(".tmp"):
-                _link(Path(root) / name, place / name)
+                gone |= _link(Path(root) / name, place / name)
+    return gone
 
 
-def _link(file: Path, to: Path) -> None:
-    # or Spark has deleted it, as no later batch needs it
-    with suppress(FileNotFoundError):
+def _refuse(error: OSError) -> None:
+    raise CopyDamaged(f"{error.filename} is gone", fix="`switchyard status` shows who runs the release") from error
+
+
+def _link(file: Path, to: Path) -> set[str]:
+    try:
         os.link(file, to)
+    except FileNotFoundError:
+        return {file.name}
+    return set()
 
 
 def found_in(linked: Path) -> Iterator[tuple[str, os.stat_result]]:

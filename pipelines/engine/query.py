@@ -29,13 +29,13 @@ from pipelines.engine.source_ends import SourceEnds
 from pipelines.engine.static import StaticTables
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.offsets import first_offsets
-from pipelines.kafka.progress import progress_history
+from pipelines.kafka.progress import recorded_since
 from pipelines.model.app import App
 from pipelines.model.entries import ReleaseSpec
 from pipelines.model.limits import QUICK_S, SLOW_S, Limits
 from pipelines.model.positions import SourcePosition
 from pipelines.model.progress import Boundary
-from pipelines.model.recorded import RecordedBatch, recorded_batches
+from pipelines.model.recorded import RecordedBatch
 from pipelines.model.switch import merged
 from pipelines.settings import Settings
 
@@ -327,7 +327,8 @@ class Query:
         last = self.sink.last
         if last is None or not self.sink.has_begun or not is_behind(self._checkpoint, last):
             return
-        recorded = recorded_batches(progress_history(self._settings, self._release), last.generation)
+        since = max(0, last_of(self._checkpoint))
+        recorded = recorded_since(self._settings, self._release, last.generation, since)
         number = last.boundary.batch_id
         if is_half_moved(self._checkpoint, recorded, number):
             # the operation that was killed meanwhile moves it again

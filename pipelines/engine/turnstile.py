@@ -185,6 +185,11 @@ class Turnstile:
                 self._budget = max(0, self._budget - 1)
 
     @property
+    def has_run(self) -> bool:
+        """Whether a batch has succeeded, new or not."""
+        return self._ended >= 0
+
+    @property
     def all_may_run(self) -> bool:
         """Whether the number of batches is not limited."""
         return self._budget is None

@@ -217,6 +217,8 @@ def _range(settings: Settings, client: Consumer, topic: str, start: int) -> list
             error = message.error()
             value = message.value()
             if error is None:
+                # a long tail takes longer than one answer
+                deadline = time.monotonic() + settings.request_timeout_s
                 if value is not None:
                     values.append(value)
             elif error.code() == KafkaError._PARTITION_EOF:

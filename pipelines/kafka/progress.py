@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from pipelines.errors import Refused
 from pipelines.kafka.kept import Kept
@@ -11,9 +12,13 @@ from pipelines.kafka.log import LogReader, TopicGone, read_tail
 from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss
 from pipelines.model.progress import Progress, read_progress
+from pipelines.model.recorded import RecordedBatch, recorded_batches
 from pipelines.settings import Settings
 
 log = logging.getLogger(__name__)
+
+# the most records that are read: as many boundaries as the topic keeps. And how many are read at first
+_MOST, _FEW = 100_000, 1_000
 
 
 class ProgressLost(Refused):
@@ -34,12 +39,29 @@ def newest_progress(settings: Settings, release: str, *, kept: Kept | None = Non
     return _newest(release, values[-1]) if values else None
 
 
-def progress_history(settings: Settings, release: str, records: int = 100_000) -> list[Progress]:
+def progress_history(settings: Settings, release: str, records: int = _MOST) -> list[Progress]:
     """The last `records` readable progress records of a release, oldest first. Raises as `newest_progress` does."""
     values = _tail(settings, release, records)
     if not values:
         return []
     return [*_readable(release, values[:-1]), _newest(release, values[-1])]
+
+
+def recorded_since(settings: Settings, release: str, generation: int, batch_id: int) -> dict[int, RecordedBatch]:
+    """Number -> batch, of a generation, from batch `batch_id` on, as far as the last 100,000 records go.
+
+    It reads back only as far as it must, as a record may take some kB of memory. Raises as `newest_progress` does.
+    """
+    records = _FEW
+    while True:
+        values = _tail(settings, release, records)
+        if not values:
+            return {}
+        history = chain(_readable(release, values[:-1]), [_newest(release, values[-1])])
+        found, reaches = recorded_batches(history, generation, batch_id)
+        if reaches or len(values) < records or records >= _MOST:
+            return found
+        records = min(records * 10, _MOST)
 
 
 def _tail(settings: Settings, release: str, records: int, kept: Kept | None = None) -> list[bytes]:

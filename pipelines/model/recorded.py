@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipelines.model.positions import SourcePosition
@@ -31,12 +31,19 @@ class RecordedBatch:
         return any(position.same(each) for each in (self.end, *self.moves))
 
 
-def recorded_batches(history: Iterable[Progress], generation: int) -> Mapping[int, RecordedBatch]:
-    """Batch number -> batch, of one generation. `history`: its progress records, oldest first."""
+def recorded_batches(
+    history: Iterable[Progress], generation: int, since: int = 0
+) -> tuple[dict[int, RecordedBatch], bool]:
+    """Number -> batch, of one generation, from batch `since` on; and whether the history reaches back further than that.
+
+    `history`: progress records, oldest first.
+    """
     found: dict[int, RecordedBatch] = {}
+    reaches = False
     for progress in history:
         boundary = progress.boundary
-        if progress.generation != generation or boundary.batch_id < 0:
+        if progress.generation != generation or boundary.batch_id < since:
+            reaches = True
             continue
         known = found.get(boundary.batch_id)
         if known is None:
@@ -49,4 +56,4 @@ def recorded_batches(history: Iterable[Progress], generation: int) -> Mapping[in
         # a batch has a further record for each mark of an operation
         elif not known.left_at.same(boundary.position):
             found[boundary.batch_id] = replace(known, moves=(*known.moves, boundary.position))
-    return found
+    return found, reaches

@@ -171,7 +171,9 @@ def test_a_batch_that_is_planned_otherwise_does_not_run(checkpoint: Checkpoint) 
 def test_a_batch_must_read_what_it_read_before(checkpoint: Checkpoint) -> None:
     world = World(checkpoint, batch(2, 30))
     world.catch_up.check_rows(2, 10)
-    with pytest.raises(ProgressGap, match="batch 2 has read 9 records again, but it read 10 before"):
+    # a record that only marks its boundary may be all that is left of it
+    world.catch_up.check_rows(2, 11)
+    with pytest.raises(ProgressGap, match="batch 2 has read 9 records again, but it counted 10 before"):
         world.catch_up.check_rows(2, 9)
     world.catch_up.check_rows(3, 9)
 

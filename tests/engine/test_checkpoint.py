@@ -318,11 +318,11 @@ def test_state_that_a_run_left_uncommitted_is_forgotten(
 ) -> None:
     # batch N - 1 writes version N of the state
     state = checkpoint.path / "state" / "0" / "1"
-    for name in ("2.zip", ".2.zip.crc", "3.changelog", ".3.changelog.crc", "3.zip", "30.changelog"):
+    for name in ("2.zip", ".2.zip.crc", "3.changelog", ".3.changelog.crc", "3.zip", "4.zip", "30-b.sst"):
         write(state / name, name)
     change(checkpoint)
     left = {p.name for p in state.iterdir() if not p.name.startswith(".")}
-    assert left == {"2.zip", "30.changelog"}
+    assert left == {"2.zip", "30-b.sst"}
     assert not (state / ".3.changelog.crc").exists()
 
 

@@ -58,8 +58,10 @@ def test_a_new_batch_is_copied_once(world: World) -> None:
 
 def test_the_last_copy_is_made_when_the_query_has_ended(world: World) -> None:
     world.copier.close(copy=False)
+    # a checkpoint from which no batch has run may be damaged
+    world.copier.close(copy=True)
+    assert world.copies.write.call_count == 0
     world.batch = 5
-    assert world.written == []
     world.copier.close(copy=True)
     assert world.written == [(5, None)]
 

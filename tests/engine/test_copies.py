@@ -14,7 +14,7 @@ import pytest
 from pipelines.engine import copies as module
 from pipelines.engine import packs
 from pipelines.engine.checkpoint import Checkpoint, newest_folder, release_folder
-from pipelines.engine.copies import Copies, Copy, CopyDamaged, copied, link, take_over_checkpoint
+from pipelines.engine.copies import Copies, Copy, CopyDamaged, copied, has_state, link, take_over_checkpoint
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.model.positions import SourcePosition
 from pipelines.settings import Settings
@@ -344,6 +344,18 @@ def test_what_a_killed_process_left_is_deleted(one: Host) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [f".copy-{os.getpid()}-x", "g1.t1"]
 
 
+def test_a_plan_knows_of_state_elsewhere_and_brings_nothing(
+    one: Host, other: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        module, "copies_of", lambda settings, *_: one.copies if settings is one.settings else other.copies
+    )
+    assert not has_state(other.settings, RELEASE, 1)
+    one.copy(one.run(0))
+    assert has_state(one.settings, RELEASE, 1) and has_state(other.settings, RELEASE, 1)
+    assert newest_folder(other.settings, RELEASE, 1) is None
+
+
 def test_the_operator_sees_how_old_the_copy_is(one: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert copied(one.settings, RELEASE, 1, 3) is None
     monkeypatch.setattr(module, "copies_of", lambda *_: one.copies)
@@ -369,15 +381,16 @@ def test_a_batch_that_ends_meanwhile_is_no_part_of_the_copy(
     folder = one.run(0)
     linked, link_all = tmp_path / "linked", packs._link_all
 
-    def meanwhile(source: Path, to: Path, part: str) -> None:
-        link_all(source, to, part)
+    def meanwhile(source: Path, to: Path, part: str) -> set[str]:
+        gone = link_all(source, to, part)
         if part == after:
             one.run(1)
+        return gone
 
     monkeypatch.setattr(packs, "_link_all", meanwhile)
     assert link(folder, linked) == 0
     found = content(linked)
-    # what the log has is whole; of the next batch, there may be more
+    # what the log has is whole
     assert {"offsets/0", "commits/0", "state/0/1.changelog"} <= set(found) and "commits/1" not in found
 
 
@@ -386,28 +399,66 @@ def test_a_checkpoint_is_linked_again_if_spark_may_have_deleted_what_it_needs(
 ) -> None:
     folder, link_all, batches = one.run(0), packs._link_all, iter(range(1, 30))
 
-    def meanwhile(source: Path, to: Path, part: str) -> None:
-        link_all(source, to, part)
+    def meanwhile(source: Path, to: Path, part: str) -> set[str]:
+        gone = link_all(source, to, part)
         if part == "commits":
             for _ in range(12):
                 if (number := next(batches, None)) is not None:
                     one.run(number)
+        return gone
 
     monkeypatch.setattr(packs, "_link_all", meanwhile)
     assert link(folder, tmp_path / "linked") == 24
     assert "state/0/25.changelog" in content(tmp_path / "linked")
 
 
-def test_a_file_that_spark_deletes_meanwhile_is_left_out(
-    one: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "whole"), [("8.changelog", True), ("31.changelog", False)])
+def test_spark_may_delete_old_state_meanwhile_and_nobody_else_any(
+    one: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, whole: bool
 ) -> None:
-    folder, linked_by = one.run(0), os.link
+    folder, linked_by = one.run(7), os.link
+    one.run(30)
 
     def gone(source: Path, target: Path) -> None:
-        if source.name == "1.changelog":
+        if source.name == name:
             raise FileNotFoundError
         linked_by(source, target)
 
     monkeypatch.setattr(os, "link", gone)
-    assert link(folder, tmp_path / "linked") == 0
-    assert "state/0/1.changelog" not in content(tmp_path / "linked")
+    if whole:
+        assert link(folder, tmp_path / "linked") == 30
+        assert f"state/0/{name}" not in content(tmp_path / "linked")
+    else:
+        with pytest.raises(CopyDamaged, match="is incomplete"):
+            link(folder, tmp_path / "linked")
+
+
+@pytest.mark.parametrize("after", ["commits", "offsets", "state"])
+def test_a_checkpoint_that_another_driver_takes_meanwhile_is_not_copied(
+    one: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    folder, link_all = one.run(0), packs._link_all
+
+    def meanwhile(source: Path, to: Path, part: str) -> set[str]:
+        gone = link_all(source, to, part)
+        if part == after:
+            folder.rename(folder.with_name("g1.t2"))
+        return gone
+
+    monkeypatch.setattr(packs, "_link_all", meanwhile)
+    with pytest.raises((CopyDamaged, FileNotFoundError)):
+        link(folder, tmp_path / "linked")
+
+
+def test_what_a_batch_that_has_not_ended_left_is_not_copied(one: Host, tmp_path: Path) -> None:
+    folder = one.run(5)
+    plan(Checkpoint(folder, {"trades": "trades"}, RELEASE), 6, {"trades": {0: 60}}, watermark_ms=0)
+    for name in ("7.changelog", "7.zip", ".7.zip.crc", "8.zip"):
+        (folder / "state" / "0" / "0").mkdir(exist_ok=True)
+        (folder / "state" / "0" / "0" / name).touch()
+    assert link(folder, tmp_path / "linked") == 5
+    found = content(tmp_path / "linked")
+    assert "offsets/5" in found and "offsets/6" not in found
+    assert not [path for path in found if path.startswith("state/0/0/")]
+    # the driver's own are still there
+    assert (folder / "offsets" / "6").is_file() and (folder / "state" / "0" / "0" / "7.zip").is_file()

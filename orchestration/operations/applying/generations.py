@@ -170,8 +170,9 @@ def inherit_state(work: Work, stage: InheritState) -> None:
     made = inherit(settings, stage.release, stage.generation, token, source, move)
     copies = copies_of(settings, stage.release, stage.generation)
     if copies is not None:
-        # the driver may start on another host
-        copies.write(made, token, copies.read())
+        # the driver may start on another host. An earlier attempt may have left copies with other batches
+        copies.delete()
+        copies.write(made, token, None)
 
 
 @applies(BeginGeneration)

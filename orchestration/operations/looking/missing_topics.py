@@ -9,6 +9,7 @@ from orchestration.operations.looking.kafka_tools import kafka_tool
 from pipelines.kafka.topics import AHEAD, in_sync
 from pipelines.settings import Settings
 
+_LEAST_MS = 1_000
 # of an input that nothing is known about
 _PARTITIONS = 4
 _UNITS_MS = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
@@ -44,8 +45,9 @@ def _options(settings: Settings, watermark: str | None) -> str:
 def input_config(replicas: int, watermark: str | None) -> Mapping[str, str]:
     """The settings of a topic of which `future_notes` and `durability_notes` have nothing to say."""
     config = {"retention.ms": "-1", "retention.bytes": "-1"}
-    if watermark is not None and (delay_ms := delay_in_ms(watermark)) is not None:
-        config[AHEAD] = str(delay_ms)
+    # the clocks of producers and brokers differ by more than a short delay
+    if watermark is not None and (delay_in_ms(watermark) or 0) >= _LEAST_MS:
+        config[AHEAD] = str(delay_in_ms(watermark))
     config |= in_sync(replicas)
     return config | ({"unclean.leader.election.enable": "false"} if replicas > 1 else {})
 

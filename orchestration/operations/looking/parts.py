@@ -181,7 +181,7 @@ def belongs_elsewhere(context: Reading, release: Release) -> bool:
             return True
         # hosts share the code, but not each checkpoint: a driver without it would fail
         has_run = settings.bucket is not None and release.lease is not None
-        return has_run and not holds(settings, release_folder(settings, release.name))
+        return has_run and not has_whole_checkpoint(settings, release.name, release.generation)
     except Unavailable:
         # no driver of this host could fetch it now
         return True

@@ -20,7 +20,7 @@ from orchestration.operations.planning.reset.refusals import (
 )
 from orchestration.operations.planning.reset.request import Request
 from orchestration.operations.reading import Reading
-from pipelines.engine.copies import whole_checkpoint
+from pipelines.engine.copies import has_state
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss, Part
 from pipelines.model.positions import SourcePosition, Span
@@ -150,8 +150,7 @@ def decide(context: Reading, state: RegistryState, release: Release, request: Re
 
 def _has_state(context: Reading, release: Release) -> bool:
     """Whether this release's checkpoint holds state; False before the first batch, when there is nothing to lose."""
-    folder = whole_checkpoint(context.settings, release.name, release.generation)
-    return folder is not None and (folder / "state").is_dir()
+    return has_state(context.settings, release.name, release.generation)
 
 
 def _refuse_moving(release: Release, request: Request, choice: Choice) -> None:

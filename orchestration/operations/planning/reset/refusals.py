@@ -11,7 +11,7 @@ from orchestration.operations.plans.plan import Plan, join, request_of
 from orchestration.operations.plans.requests import PlanRequest
 from orchestration.operations.reading import Reading
 from pipelines.engine.checkpoint import release_folder
-from pipelines.engine.copies import whole_checkpoint
+from pipelines.engine.copies import has_whole_checkpoint
 from pipelines.errors import Refused
 from pipelines.model.parts import Loss, Part
 from pipelines.model.registry import RegistryState, Release
@@ -49,7 +49,7 @@ def must_be_stopped(context: Reading, release: Release, request: Request) -> boo
 
 
 def refuse_without_checkpoint(context: Reading, release: Release) -> None:
-    if whole_checkpoint(context.settings, release.name, release.generation) is None:
+    if not has_whole_checkpoint(context.settings, release.name, release.generation):
         folder = release_folder(context.settings, release.name)
         raise Refused(
             f"{folder} holds no complete checkpoint of {release.name}, so there is no state to keep",
