@@ -169,7 +169,11 @@ def test_a_release_whose_code_and_state_are_in_the_bucket_may_run_on_any_host(
     frozen.store(one, code)
     # its state may be where it ran last
     assert belongs_elsewhere(context, release) and not belongs_elsewhere(context, replace(release, lease=None))
-    store_of(one).put(f"checkpoints/{NAME}/g1/offsets/0", b"1")
+    # that of another generation is of no use
+    copy = "copies/000000000000.t1.n1.json"
+    store_of(one).put(f"checkpoints/{NAME}/g2/{copy}", b"{}")
+    assert belongs_elsewhere(context, release)
+    store_of(one).put(f"checkpoints/{NAME}/g1/{copy}", b"{}")
     assert not belongs_elsewhere(context, release)
     # a driver of this host could not fetch it now
     assert belongs_elsewhere(replace(context, settings=host("other", endpoint_override=AWAY)), release)
