@@ -19,19 +19,13 @@ from pipelines.model.recorded import RecordedBatch
 _QUIET_S = 5.0
 
 
-def last_of(checkpoint: Checkpoint) -> int:
-    """The number of the last batch in Spark's log; -1: none."""
-    last = checkpoint.last_committed()
-    return -1 if last is None else last
-
-
 def is_behind(checkpoint: Checkpoint, last: Progress) -> bool:
     """Whether a checkpoint lacks more than a restart of its query repairs by itself: that runs the last planned batch again.
 
     `last`: the newest progress record of the generation.
     """
     number = last.boundary.batch_id
-    if last_of(checkpoint) < number - 1:
+    if checkpoint.newest < number - 1:
         return True
     planned = checkpoint.last_planned()
     if planned is None or planned < number:

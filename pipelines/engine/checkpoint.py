@@ -248,6 +248,12 @@ class Checkpoint:
     def last_committed(self) -> int | None:
         return self._last("commits")
 
+    @property
+    def newest(self) -> int:
+        """The last batch in Spark's log; -1: none."""
+        last = self.last_committed()
+        return -1 if last is None else last
+
     def committed(self, batch_id: int) -> bool:
         return (self.path / "commits" / str(batch_id)).exists()
 
@@ -325,7 +331,7 @@ class Checkpoint:
 
     def forget_later(self, batch_id: int) -> None:
         """Removes what batches after the committed batch `batch_id` have left: their plans and their state."""
-        for number in range(batch_id + 1, (self._last("offsets") or batch_id) + 1):
+        for number in range(batch_id + 1, (self.last_planned() or batch_id) + 1):
             self._remove("offsets", number)
         self._forget_state(batch_id + 2)
 

@@ -18,8 +18,9 @@ _FIRST_S = 1.0
 class Copier:
     """Copies the checkpoint `folder` of a driver with `token` every `every_s` seconds, if it has a new batch.
 
-    `batch`: the last batch that this driver has run and that is in Kafka; None before. Only a checkpoint from which a batch
-    has run is copied: one that is damaged must not take the place of the last good copy. An outage of the bucket stops nothing: the next driver has more batches to run again.
+    `batch`: the last batch in Kafka, once this driver has run one; None before. Only a checkpoint from which a batch has run is
+    copied: a damaged one must not take the place of the last good copy. An outage of the bucket stops nothing: the next
+    driver has more batches to run again.
     """
 
     def __init__(

@@ -177,8 +177,7 @@ def write_pack(pack: Path, folder: Path, names: list[str]) -> None:
 
 def last_of(folder: Path) -> int:
     """The last batch in the log of a checkpoint; -1: none."""
-    last = Checkpoint(folder, {}, "").last_committed()
-    return -1 if last is None else last
+    return Checkpoint(folder, {}, "").newest
 
 
 def unpack(copy: Copy, pack: str, file: Path, to: Path) -> None:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pipelines.engine.batch_writer import BatchWriter
-from pipelines.engine.catch_up import CatchUp, is_behind, is_half_moved, last_of, move_to_record, require_input
+from pipelines.engine.catch_up import CatchUp, is_behind, is_half_moved, move_to_record, require_input
 from pipelines.engine.checkpoint import Checkpoint
 from pipelines.engine.destination import Destination
 from pipelines.engine.ending import Ending
@@ -327,7 +327,7 @@ class Query:
         last = self.sink.last
         if last is None or not self.sink.has_begun or not is_behind(self._checkpoint, last):
             return
-        since = max(0, last_of(self._checkpoint))
+        since = max(0, self._checkpoint.newest)
         recorded = recorded_since(self._settings, self._release, last.generation, since)
         number = last.boundary.batch_id
         if is_half_moved(self._checkpoint, recorded, number):
@@ -344,11 +344,11 @@ class Query:
 
     def _run_recorded(self, catch_up: CatchUp, recorded: Mapping[int, RecordedBatch]) -> None:
         move_to_record(self._checkpoint, recorded, self._release)
-        done = last_of(self._checkpoint)
+        done = self._checkpoint.newest
         here = recorded[done].left_at if done in recorded else self.sink.destination.start
         topics = here.by_topic(self.sink.destination.inputs)
         require_input(topics, first_offsets(self._settings, topics), self._release)
-        while (done := last_of(self._checkpoint)) < catch_up.last:
+        while (done := self._checkpoint.newest) < catch_up.last:
             self._while_catching_up()
             log.info(
                 "%s: its checkpoint is at batch %d; the batches up to %d run again and are written nowhere",

@@ -73,8 +73,8 @@ def compare_at(
     """Compares the results of two releases, each as of a position, and keeps the fold of both with that evidence.
 
     `check`: called now and then while they are read; what it raises ends the comparison. Raises SwitchyardError if records of
-    a result are deleted, or if the memory or the disk is full, and as `publish` does. The fold is there whole, or not at all; in a bucket, it is whole once
-    this returns.
+    a result are deleted, or if the memory or the disk is full, and as `publish` does. The fold is there whole, or not at all;
+    in a bucket, it is whole once this returns.
     """
     fold = evidence_path(settings, evidence)
 
