@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from difflib import get_close_matches
 from pathlib import Path
 
 from pipelines.errors import BadUsage
@@ -21,9 +22,12 @@ def require_suite(name: str, files: Container[str] = frozenset()) -> None:
     """Raises BadUsage if there is no suite of that name, neither among `files` (the files of the app's code) nor here."""
     if is_own(name, files) or name in suite_names():
         return
+    near = " or ".join(get_close_matches(name, suite_names(), n=3))
+    nearest = f": the nearest is {near}" if near else ""
+    file = f"{name}.py" if may_be_own(name) else "a module whose name ends in _suite"
     raise BadUsage(
         f"there is no suite {name!r}",
-        fix=f"there are: {', '.join(suite_names())}; correct suite=..., or write the suite in expectations/suites, or beside the app as a module whose name ends in _suite",
+        fix=f"correct suite=...{nearest}; or write it beside the app, as {file}, or in expectations/suites",
     )
 
 

@@ -22,6 +22,8 @@ from pipelines.errors import BadUsage, Refused, SwitchyardError
 from pipelines.settings import Settings
 
 Check = Callable[[Mapping[str, Any]], Known]
+# what a command says before a trial: Spark takes seconds to start, on a busy machine longer
+TRYING = "starting Spark to try the app"
 # what an answer has one of
 _ANSWERS = {"spec", "batches", "error"}
 
@@ -40,13 +42,13 @@ def probe(
     given: Mapping[str, Any],
     check: Check | None = None,
 ) -> dict[str, Any]:
-    """What a release of `app` would be, see `pipelines.engine.probe`. `given`: settings of the app.
+    """What a release of `app` would be, see `pipelines.engine.probe`; its suites are tried, too. `given`: settings of the app.
 
     `check`: gets what the app's definition says, `sources`, `inputs`, `upstream`, `static` and `suites`, before Spark
     is used. The trial's time does not run meanwhile. What it raises ends the trial. None: only checks that its suites are
     there. Raises BadUsage and Refused as the trial does; SwitchyardError if it doesn't end in time, or can't run.
     """
-    answer = _answer(settings, "pipelines.engine.probe", code, app, given, check=check or suites_of(code))
+    answer = _answer(settings, "expectations.trial", code, app, given, check=check or suites_of(code))
     facts: dict[str, Any] = answer["spec"]
     return facts
 

@@ -63,6 +63,7 @@ def probe(
     check: Callable[[Mapping[str, Any]], Known] = lambda _: Known(),
     *,
     folder: str = "",
+    review: Callable[[Mapping[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """What a release of app `name` would be: module, inputs, `results` by name (each with its key, partitions, schema and
     suite) ... and the steps of its function, `topology`.
@@ -87,7 +88,7 @@ def probe(
     result = run_on_nothing(spark, app, rehearsal)
     columns = schemas_of(app, result.schema)
     _refuse_what_readers_can_not_read(app, known.avro)
-    return {
+    facts = {
         "app": name,
         "module": module,
         "settings": {**app.settings, **values},
@@ -103,6 +104,8 @@ def probe(
         "topology": [step.as_json() for step in rehearsal.steps(result)],
         "notes": rehearsal.notes(result),
     }
+    review(facts)
+    return facts
 
 
 def _result_as_json(result: Result, columns: StructType) -> dict[str, Any]:
@@ -309,7 +312,15 @@ def _instead(app: App, rehearsal: Rehearsal, written: DataFrame) -> str:
             marked = serialized(app, rehearsal.with_watermark("10 seconds").result())
             _check_as(marked, "Append")
             return f'add watermark="10 seconds" to @app; without one, {_other_result(app, written)}'
+    if any(isinstance(each, Changelog) for each in app.inputs.values()) and _joins_streams(written):
+        return f"join a stream with a table by as_of, and two tables by join_tables; or {_other_result(app, written)}"
     return _other_result(app, written)
+
+
+def _joins_streams(written: DataFrame) -> bool:
+    """Whether both sides of a join of the function are inputs that a release reads on and on."""
+    joins = [node for node in nodes(written._jdf.queryExecution().analyzed()) if class_name(node) == "Join"]
+    return any(join.left().isStreaming() and join.right().isStreaming() for join in joins)
 
 
 def _check_as(written: DataFrame, mode: str) -> None:
@@ -340,7 +351,8 @@ def _cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {cause(error, lines).removesuffix(';')}{place(error)}"
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str], review: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
+    """Runs `probe` as a process; see `orchestration.operations.trials`, which starts it and reads its answer."""
     path, digest, name, given, folder = arguments
     settings = get_settings()
     options: dict[str, Any] = {"heap_mb": 512, "cores": 1, "brief": True, "few_rows": True}
@@ -360,7 +372,9 @@ def main(arguments: list[str]) -> None:
     # an app that prints at import must not spoil the answer
     with contextlib.redirect_stdout(io.StringIO()):
         try:
-            answer = {"spec": probe(Path(path), digest, name, json.loads(given), session, ask, folder=folder)}
+            answer = {
+                "spec": probe(Path(path), digest, name, json.loads(given), session, ask, folder=folder, review=review)
+            }
         except SwitchyardError as error:
             answer = {"error": {"what": error.what, "fix": error.fix, "exit_code": error.exit_code}}
         context = SparkContext._active_spark_context
@@ -371,7 +385,3 @@ def main(arguments: list[str]) -> None:
         # the JVM may just be starting, and whoever reads the answer would wait for its end
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

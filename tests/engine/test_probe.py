@@ -19,7 +19,7 @@ from pipelines.engine.probe import run_on_nothing
 from pipelines.engine.rehearsal import Rehearsal
 from pipelines.engine.repeats import notes
 from pipelines.errors import BadUsage, Refused, SwitchyardError
-from pipelines.model import AppendStream, AppSettings, Comparable, Json, Stream, Table
+from pipelines.model import AppendStream, AppSettings, Changelog, Comparable, Json, Stream, Table
 from pipelines.model.app import App, Result
 from pipelines.testing import AppFailed, AppTest
 from tests.shared.session import active_in
@@ -47,6 +47,28 @@ def app_of(body: Body, *inputs: str, watermark: str | None = None) -> App:
         function=lambda settings, **given: body(**given),
         watermark=watermark,
     )
+
+
+def with_a_table() -> App:
+    """An app that left-joins a stream with a table, as Spark would join two streams."""
+    trades = Stream(topic="odd-input", key="ticker string", value=Json("price double"))
+    names = Changelog(topic="odd-names", key="ticker string", value=Json("name string"))
+
+    def body(trades: DataFrame, names: DataFrame, settings: AppSettings) -> DataFrame:
+        return trades.join(names, "ticker", "left").select("ticker", "price", "name")
+
+    return App(
+        name="odd",
+        inputs={"trades": trades, "names": names},
+        results={"": Table(key=("ticker",))},
+        function=body,
+    )
+
+
+def test_who_joins_a_table_as_a_stream_is_told_of_as_of(spark: SparkSession) -> None:
+    with pytest.raises(BadUsage, match="Join between two streaming") as refused:
+        on_nothing(spark, with_a_table())
+    assert refused.value.fix.startswith("join a stream with a table by as_of, and two tables by join_tables; or use")
 
 
 def renamed(trades: DataFrame) -> DataFrame:

@@ -201,9 +201,16 @@ def test_a_field_of_an_order_that_is_not_there_is_found(spark: SparkSession, tmp
     }
 
 
-def test_an_unknown_suite_is_named_with_those_that_there_are() -> None:
-    with pytest.raises(BadUsage, match=rf"no suite 'stock-stats'(?s:.*){', '.join(suite_names())}"):
-        checks_of("stock-stats", SuiteInputs(app_settings={}))
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("stock-stats", "the nearest is stock_stats.*module whose name ends in _suite"),
+        ("of_mine_suite", "or write it beside the app, as of_mine_suite.py"),
+    ],
+)
+def test_an_unknown_suite_is_named_with_the_nearest_and_where_to_write_it(name: str, fix: str) -> None:
+    with pytest.raises(BadUsage, match=rf"no suite '{name}'\n.*{fix}"):
+        checks_of(name, SuiteInputs(app_settings={}))
 
 
 @pytest.mark.parametrize("name", suite_names())

@@ -15,6 +15,7 @@ import pytest
 import pipelines.apps
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.trials import probe, try_rows
+from orchestration.scaffold import scaffold
 from pipelines.engine.code import freeze
 from pipelines.engine.known import Known, table_beside
 from pipelines.engine.raw import Record, write_records
@@ -81,6 +82,16 @@ def test_a_trial_makes_the_file_of_a_static_table_in_its_own_process(tmp_path: P
     assert said.pop("said").startswith("1 malformed record, the first at rates[0] offset 2: the value is not JSON")
     assert said == {"digest": table.digest, "rows": 1, "size_bytes": len(table.data), "malformed": 1}
     assert facts["topology"][-1]["does"] == "input rates" and not any(step["state"] for step in facts["topology"])
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_trial_tries_the_suites_too(tmp_path: Path) -> None:
+    scaffold("my-sums", "my-orders", tmp_path)
+    suite = tmp_path / "my_sums_suite.py"
+    suite.write_text(suite.read_text().replace('"records": "bigint"', '"orders": "bigint"'))
+    with pytest.raises(BadUsage, match=r"has key string, records bigint, .* suite expects key string, orders bigint"):
+        probe(Settings(state_dir=tmp_path / "state"), freeze(tmp_path), "my-sums", {})
 
 
 @pytest.mark.slow
