@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -17,6 +18,9 @@ from pipelines.errors import BadUsage
 # a value that can't be read becomes null, or a struct of nulls
 _LENIENT = {"mode": "PERMISSIVE"}
 
+# what Java puts before the message of an error that caused another one
+_JAVA_CLASS = re.compile(r"^([\w$]+\.)+[\w$]+: ")
+
 
 def avro_columns(schema: str) -> StructType:
     """The columns of an Avro record. Raises BadUsage if the schema isn't one of a record. Needs a Spark session."""
@@ -24,9 +28,9 @@ def avro_columns(schema: str) -> StructType:
         parsed = _parsed(schema)
         kind = java_class("org.apache.spark.sql.avro.SchemaConverters").toSqlType(parsed).dataType()
     except Py4JJavaError as error:
-        raise BadUsage(
-            f"this is not an Avro schema: {error.java_exception.getMessage()}", fix="correct the schema's JSON"
-        ) from error
+        # below the first line is where Java read it from
+        said = _JAVA_CLASS.sub("", str(error.java_exception.getMessage()).partition("\n")[0])
+        raise BadUsage(f"this is not an Avro schema: {said}", fix="correct the schema's JSON") from error
     described = json.loads(kind.json())
     if not isinstance(described, dict) or described["type"] != "struct":
         raise BadUsage("the Avro schema is not the schema of a record", fix='use {"type": "record", ...}')

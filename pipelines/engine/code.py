@@ -235,6 +235,9 @@ def _failed(error: Exception, name: str, names: Sequence[str], sources: Mapping[
 
     from pipelines.engine.causes import place
 
+    if isinstance(error, BadUsage):
+        # what the app says of itself: it says what is wrong with that, and what to write
+        return BadUsage(f"{error.what}{place(error)}", fix=error.fix)
     fix = "fix the module"
     missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     if missing in names:

@@ -119,9 +119,12 @@ def input_columns(name: str, source: Input) -> StructType:
     """All columns that an app's function gets of input `name`: key, value, event_time, topic, partition, offset; of a
     changelog also `deleted`; of a static table only key and value.
 
-    Raises BadUsage if two have one name.
+    Raises BadUsage if two have one name, or as `key_schema` and `value_schema` do.
     """
-    fields = [*key_schema(source).fields, *value_schema(source).fields]
+    try:
+        fields = [*key_schema(source).fields, *value_schema(source).fields]
+    except BadUsage as error:
+        raise BadUsage(f"input {name}: {error.what}", fix=error.fix) from error
     given: list[StructField] = []
     if not isinstance(source, StaticTable):
         _require_time(name, source)

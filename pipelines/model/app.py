@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pipelines.errors import BadUsage
-from pipelines.model.names import is_app_name, is_result_name
+from pipelines.model.names import is_app_name, is_result_name, is_topic_name
 
 Comparable = Literal["exact", "last-value", "no"]
 # what an app is an example of; the groups of `switchyard apps`, in this order
@@ -292,6 +292,7 @@ def app(
             f"app name {name!r} is not lower-case words joined by hyphens, or has over 100 letters",
             fix="rename it, as in stock-stats",
         )
+    _require_plain(name, inputs, settings or {})
     if not inputs:
         raise BadUsage(f"app {name} has no input", fix="name at least one Stream or Changelog in inputs")
     if all(isinstance(each, StaticTable) for each in inputs.values()):
@@ -316,6 +317,29 @@ def app(
         )
 
     return make
+
+
+def _require_plain(app: str, inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Raises BadUsage for an input or a setting that can't be one. What an author's module gives may have any type."""
+    for name, each in inputs.items():
+        what = f"input {name} of app {app}"
+        if not isinstance(each, Stream | Changelog | StaticTable):
+            raise BadUsage(
+                f"{what} is {each!r}", fix='write it as in Stream(topic="trades", value=Json("price double"))'
+            )
+        if not isinstance(each.value, Json | Text | Raw | Avro):
+            raise BadUsage(
+                f"the value of {what} is {each.value!r}",
+                fix='write it as in value=Json("price double"); Avro, Text and Raw are the other kinds',
+            )
+        if isinstance(each.topic, str) and not is_topic_name(each.topic):
+            raise BadUsage(
+                f"{what} reads topic {each.topic!r}, which is not a name that Kafka allows",
+                fix="correct it: a name has letters, digits, '.', '_' and '-', at most 249 of them",
+            )
+    for name, value in settings.items():
+        if not isinstance(value, str | int | float | bool):
+            raise BadUsage(f"setting {name} of app {app} is {value!r}", fix="make it text, a number or a boolean")
 
 
 def _results(

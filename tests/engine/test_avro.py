@@ -77,7 +77,7 @@ def test_the_columns_are_those_of_the_schema(spark: SparkSession, columns: str, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "this is not an Avro schema"),
+        ("{", r"this is not an Avro schema: Unexpected end-of-input.*\ncorrect the schema"),
         ('"string"', "is not the schema of a record"),
         ('{"type": "nothing"}', "not an Avro schema"),
     ],

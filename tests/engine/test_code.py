@@ -273,3 +273,11 @@ def test_storing_twice_leaves_the_first(tmp_path: Path) -> None:
     stored(tmp_path, sums=one_app())
     assert path.stat().st_ino == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_what_a_definition_contradicts_is_said_as_it_is_and_where(tmp_path: Path) -> None:
+    path, digest = stored(tmp_path, sums=one_app().replace('name="sums"', 'name="my_sums"'))
+    with pytest.raises(BadUsage) as refused:
+        load(path, digest, "sums", of="sums.v1")
+    assert re.fullmatch(r"app name 'my_sums' is not .* \(sums\.py, line \d+, in <module>\)", refused.value.what)
+    assert refused.value.fix == "rename it, as in stock-stats"

@@ -54,6 +54,27 @@ def test_what_contradicts_itself_is_refused(options: dict[str, Any], said: str) 
     assert said in refused.value.what and refused.value.fix
 
 
+WRONG: Any = "amount double"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "settings", "said"),
+    [
+        ({"lines": "lines"}, {}, "input lines of app words is 'lines'"),
+        ({"lines": Stream(topic="lines", value=WRONG)}, {}, "the value of input lines of app words is 'amount double'"),
+        ({"lines": Stream(topic="my lines", value=Text())}, {}, "reads topic 'my lines', which is not a name that Kafka"),
+        (INPUTS, {"least": [0.0]}, "setting least of app words is [0.0]"),
+        (INPUTS, {"least": None}, "setting least of app words is None"),
+    ],
+)  # fmt: skip
+def test_an_input_or_a_setting_that_can_not_be_one_is_refused(
+    inputs: dict[str, Any], settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadUsage) as refused:
+        app(name="words", inputs=inputs, result=AppendStream(), settings=settings)
+    assert said in refused.value.what and refused.value.fix
+
+
 def test_a_static_table_is_an_input_that_no_position_counts() -> None:
     names = StaticTable(topic="names", key="user string", value=Text("name"))
     inputs: dict[str, Input] = {
