@@ -322,6 +322,27 @@ def test_waiting_says_what_a_driver_is_in_trouble_with_once(capsys: pytest.Captu
     assert said == ["  sums.v1: batch 0 failed: division by zero", "  sums.v1: 0 of 9 records"]
 
 
+def test_a_wait_before_the_first_batch_is_explained_once_while_live_input_grows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
+    starting = Hydration(
+        release="sums.v1", position_records=0, total_records=9, records_per_s=0, unread_records=9, eta_s=None,
+        done=False, busy="its driver is starting",
+    )  # fmt: skip
+    with _bar(as_json=False) as update:
+        for number in range(10):
+            update(replace(starting, total_records=9 + number))
+            now_s += 5
+        update(replace(starting, busy="its first batch is under way"))
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "  sums.v1: 0 of 9 records, its driver is starting",
+        "  sums.v1: 0 of 9 records, its first batch is under way",
+    ]
+
+
 def test_a_line_of_progress_is_not_repeated_while_nothing_changes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import App, From, Json, Set, settings_of
-from orchestration.commands.terminal import out, print_facts, print_json, print_table
+from orchestration.commands.terminal import out, print_facts, print_json, print_table, say
 from pipelines.model.app import Shows
 
 Rows = Annotated[
@@ -82,11 +82,12 @@ def apps(as_json: Json = False) -> None:
 
 def show(app: App, code: From = None, set_: Set = None, as_json: Json = False) -> None:
     """Show an app: its inputs, its result, and the steps between them with their state. Needs no broker."""
-    from orchestration.operations.trials import default_code_dir, probe
+    from orchestration.operations.trials import TRYING, default_code_dir, probe
     from pipelines.engine.code import freeze
     from pipelines.model.app import ResultOf
     from pipelines.model.entries import ResultSpec
 
+    say(TRYING)
     facts = probe(load_settings(), freeze(code or default_code_dir()), app, settings_of(set_))
     if as_json:
         print_json(facts)
@@ -118,9 +119,11 @@ def try_(app: App, rows: Rows, code: From = None, set_: Set = None, as_json: Jso
 
     A line {"watermark": "2026-01-01T12:01:00Z"} moves the watermark.
     """
-    from orchestration.operations.trials import try_rows
+    from orchestration.operations.trials import TRYING, try_rows
 
-    batches = try_rows(load_settings(), app, code, settings_of(set_), _read(rows))
+    records = _read(rows)
+    say(TRYING)
+    batches = try_rows(load_settings(), app, code, settings_of(set_), records)
     if as_json:
         print_json(batches)
         return

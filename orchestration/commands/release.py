@@ -257,7 +257,7 @@ class _bar:
         self._progress: Any = None
         self._task: Any = None
         self._told_s = -_SAME_LINE_S
-        self._line = ""
+        self._news = ""
         self._error: str | None = None
 
     def __enter__(self) -> Any:
@@ -286,11 +286,13 @@ class _bar:
                 self._progress.start()
                 self._task = self._progress.add_task(found.release, rate="", eta="")
             self._progress.update(self._task, completed=found.position_records, total=found.total_records,
-                                  rate=rate, eta=eta)  # fmt: skip
+                                  rate=found.busy or rate, eta=eta)  # fmt: skip
             return
         records = f"{found.position_records:,} of {found.total_records:,} records"
-        line = f"{found.release}: {', '.join(filter(None, (records, rate, eta)))}"
+        line = f"{found.release}: {', '.join(filter(None, (records, found.busy or rate, eta)))}"
+        # live input grows all the time
+        news = found.busy or line
         passed_s = time.monotonic() - self._told_s
-        if passed_s > (_SAME_LINE_S if line == self._line else _LINE_S):
-            self._told_s, self._line = time.monotonic(), line
+        if passed_s > (_SAME_LINE_S if news == self._news else _LINE_S):
+            self._told_s, self._news = time.monotonic(), news
             say(line)

@@ -51,6 +51,7 @@ def check(
     from orchestration.operations.procedures.check import check as run
 
     context, accept = open_context(load_settings(), say=say), missing_history == "accept"
+    say("starting Spark to check the result")
     verdict = run(context, name, volume_tolerance=volume_tolerance, accept_missing=accept)
     if as_json:
         print_json({"release": verdict.release, "ok": verdict.ok, "passed": verdict.passed, "failed": verdict.failed,

@@ -41,6 +41,8 @@ from pipelines.paths import remove
 
 # longer than the session of a driver's member (`engine/member.py`): Kafka keeps that of a killed driver so long
 _MEMBERS_S = 20.0
+# a driver on a free machine has started by then
+_SLOW_START_S = 15.0
 
 
 @applies(StoreCode)
@@ -147,7 +149,14 @@ def launch(work: Work, stage: Launch) -> None:
     log = context.launcher.log_path(stage.release)
     fix = f"its log is {log}" if log is not None else f"its log says why: {where}"
 
+    slow_at = context.monotonic() + _SLOW_START_S
+
     def heard() -> bool:
+        nonlocal slow_at
+        if context.monotonic() > slow_at:
+            slow_at = float("inf")
+            limit_s = context.settings.boot_timeout_s
+            context.say(f"the driver of {stage.release} is still starting; this waits for it {limit_s:g} s at most")
         beat = context.beats(10).get(stage.release)
         if beat is not None and beat.token > before and beat.state == "failed":
             raise SwitchyardError(f"the driver of {stage.release} failed: {beat.error}", fix=fix)

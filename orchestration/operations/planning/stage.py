@@ -32,7 +32,7 @@ from orchestration.operations.plans.plan import Plan, new_id
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.releases import CreateTopic, RecordRelease, StoreCode, StoreTable
 from orchestration.operations.reading import Reading
-from orchestration.operations.trials import default_code_dir, probe, require_suites
+from orchestration.operations.trials import TRYING, default_code_dir, probe, require_suites
 from pipelines.engine.code import FrozenCode, freeze, frozen
 from pipelines.engine.known import Known
 from pipelines.errors import BadUsage, Refused
@@ -148,6 +148,7 @@ def _tried(
                 table_max_bytes=context.settings.static_table_max_bytes,
             )
 
+        context.say(TRYING)
         facts = probe(context.settings, code, app, given, check)
         return facts, inputs, kept_tables(topics, facts["static_tables"])
 

@@ -27,6 +27,7 @@ def _measured_rate(release: Release) -> float | None:
 class Hydration:
     """How far a release is. `eta_s`: seconds to the current end of the input, at the current rate; None: unknown.
 
+    `busy`: what its driver does before it has read anything, such as `its driver is starting`; None: it has read something.
     `error`: the error after which its driver tries again. `late_dropped`, `dead_lettered`: since its generation started.
     """
 
@@ -37,6 +38,7 @@ class Hydration:
     unread_records: int | None
     eta_s: float | None
     done: bool
+    busy: str | None = None
     error: str | None = None
     late_dropped: int = 0
     dead_lettered: int = 0
@@ -210,10 +212,19 @@ def _hydration(release: Release, beat: Heartbeat) -> Hydration:
         unread_records=beat.lag_records if beat.behind_records is None else beat.behind_records,
         eta_s=lag / rate if rate > 0 else None,
         done=beat.lag_records == 0,
+        busy=_busy(beat),
         error=beat.error,
         late_dropped=beat.total.late_dropped,
         dead_lettered=beat.total.dead_lettered,
     )
+
+
+def _busy(beat: Heartbeat) -> str | None:
+    if beat.state == "starting":
+        return "its driver is starting"
+    if beat.state == "running" and beat.batch_id < 0 and beat.lag_records:
+        return "its first batch is under way"
+    return None
 
 
 def _late_drops(context: Context, state: RegistryState, release: Release) -> None:

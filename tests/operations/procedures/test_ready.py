@@ -57,6 +57,21 @@ def test_what_a_batch_from_before_a_restart_left_behind_is_the_distance_to_the_e
     assert _hydration(release("a.v1"), left(None)).unread_records == 66_000
 
 
+@pytest.mark.parametrize(
+    ("given", "busy"),
+    [
+        ({"state": "starting", "lag_records": 9}, "its driver is starting"),
+        ({"state": "running", "lag_records": 9}, "its first batch is under way"),
+        # there is nothing to read
+        ({"state": "running", "lag_records": 0}, None),
+        ({"state": "running", "lag_records": 9, "batch_id": 0}, None),
+    ],
+)
+def test_it_says_why_nothing_is_read_yet(given: dict[str, Any], busy: str | None) -> None:
+    beat = Heartbeat(release="a.v1", generation=1, token=1, host="h", pid=1, at_ms=1, **given)
+    assert _hydration(release("a.v1"), beat).busy == busy
+
+
 def beat(batch_id: int, *, lag: int | None, **facts: Any) -> Heartbeat:
     return Heartbeat(release="a.v1", generation=1, host="h", pid=1, at_ms=1, batch_id=batch_id, lag_records=lag,
                      **{"token": 1, "state": "running", **facts})  # fmt: skip
