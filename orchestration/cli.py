@@ -15,8 +15,9 @@ from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
+from typer.models import CommandInfo, TyperInfo
 
-from orchestration.commands import MODULES
+from orchestration.commands import GROUPS, MODULES
 from orchestration.commands.context import log_format
 from orchestration.commands.terminal import err, failed, forget_documents, out
 from pipelines.errors import BadUsage, Cancelled, SwitchyardError
@@ -40,7 +41,22 @@ def build() -> typer.Typer:
     for module in MODULES:
         module.register(app)
     _unwrap(app)
+    _group(app)
     return app
+
+
+def _group(app: typer.Typer) -> None:
+    """Puts the commands into the groups of the help, in their order."""
+    group_of = {name: group for group, names in GROUPS.items() for name in names}
+    order = list(group_of)
+    registered: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
+    for each in registered:
+        each.rich_help_panel = group_of[_name(each)]
+    app.registered_commands.sort(key=lambda command: order.index(_name(command)))
+
+
+def _name(command: CommandInfo | TyperInfo) -> str:
+    return str(command.name or getattr(command.callback, "__name__", None))
 
 
 def _unwrap(app: typer.Typer) -> None:

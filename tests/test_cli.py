@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from orchestration import cli
+from orchestration.commands import GROUPS
 from orchestration.commands.broker import _table
 from orchestration.commands.release import _bar
 from orchestration.operations.procedures.wait import Hydration
@@ -412,3 +413,12 @@ def test_a_release_without_a_batch_shows_no_number_of_one(capsys: pytest.Capture
         return row.split("│")[4].strip()
 
     assert (shown(-1), shown(0)) == ("", "0")
+
+
+def test_help_shows_each_command_in_one_group_and_first_what_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    commands: Any = typer.main.get_command(cli.build())
+    assert sorted(commands.commands) == sorted(name for names in GROUPS.values() for name in names)
+    assert cli.run(["--help"]) == 0
+    said = capsys.readouterr().out
+    places = [said.index(f" {title} ") for title in ("See what runs", "Release a version", "Go back, reset, repair")]
+    assert places == sorted(places) and places[0] < said.index(" status ") < places[1] < said.index(" reprocess ")

@@ -23,8 +23,20 @@ from orchestration.commands import (
     ui,
 )
 
-# in the order of `switchyard --help`
 MODULES = (
     jars, broker, produce, author, release, switch, reset, follow, overview, registry, supervise, ui, metrics, data_docs,
     acls,
 )  # fmt: skip
+# `switchyard --help` shows the commands in these groups, in this order
+GROUPS = {
+    "See what runs": ("status", "log", "operations", "follow", "dead-letters"),
+    "Release a version": (
+        "reprocess", "approve", "stage", "start", "wait", "diff", "check", "promote", "stop", "retire",
+    ),
+    "Go back, reset, repair": (
+        "rollback", "refresh", "abort", "reset", "undo", "bisect", "clean", "resume", "abandon", "registry",
+    ),
+    "Write an app": ("new", "apps", "show", "try", "produce"),
+    "Keep it running": ("up", "down", "supervise", "ui", "metrics", "data-docs"),
+    "Set up": ("jars", "acls", "register-follower", "forget-follower"),
+}  # fmt: skip

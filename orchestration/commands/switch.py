@@ -28,7 +28,7 @@ def diff(
     missing_history: MissingHistory = "refuse",
     as_json: Json = False,
 ) -> None:
-    """Compare a release with the live one at exactly the same boundary, and the live one with the standby."""
+    """Compare a release with the live one, or the live one with the standby, at exactly the same boundary."""
     from orchestration.operations.context import open_context
     from orchestration.operations.procedures.diff import diff as compare
 
