@@ -121,7 +121,7 @@ class Settings(BaseSettings):
     store_shared: bool = Field(
         False,
         description="Whether all hosts see the same files in the folder `store_url`. Set it to true once they do. With a "
-        "`spark_master` on other hosts, commands and drivers refuse to run before that. A bucket needs no such word.",
+        "`spark_master` on other hosts, commands and drivers refuse to run before that. A bucket does not need it.",
     )
     broker_port: int = Field(
         19092,
@@ -339,7 +339,7 @@ class Settings(BaseSettings):
     probe_timeout_s: float = Field(
         180.0,
         gt=0,
-        description="How long `stage` lets an app's function run on empty input. That includes the start of a JVM. Raise "
+        description="How long `stage`, `show` and `try` may take to try an app. That includes the start of a JVM. Raise "
         "it on a slow machine.",
     )
     switch_timeout_s: float = Field(

@@ -26,7 +26,7 @@ def supervise(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="At its own end, stop this host's drivers at a boundary, and wait so long for them. For containers.",
+            help="When it ends, stop the drivers of this host at a boundary, and wait this long for them. For containers.",
         ),
     ] = None,
 ) -> None:

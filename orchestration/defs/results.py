@@ -2,6 +2,7 @@
 
 # no `from __future__ import annotations`: Dagster reads the class of `config` from the annotation
 
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -87,7 +88,8 @@ def results_assets(apps: Sequence[App]) -> list[AssetsDefinition]:
 def _results(app: App) -> AssetsDefinition:
     kinds = {"table" if isinstance(each, Table) else "stream" for each in app.results.values()}
     kind = in_words(app)
-    does = (app.function.__doc__ or "").strip()
+    # Markdown shows indented lines as code
+    does = inspect.getdoc(app.function) or ""
 
     @asset(
         key=results_key(app.name),

@@ -71,7 +71,7 @@ def refuse_other_sources(app: App, result: DataFrame) -> None:
         of_kafka = kind == "LogicalRelation" and class_name(leaf.relation()) == "KafkaRelation"
         if foreign or of_kafka:
             raise Refused(
-                f"the function of app {app.name} reads a {'stream' if foreign else 'topic'} that is no input: "
+                f"the function of app {app.name} reads a {'stream' if foreign else 'topic'} that is not one of its inputs: "
                 "no position of it is kept, so " + _NO_REPLAY,
                 fix="name it in the app's inputs; as_of joins with one that is a Changelog",
             )

@@ -44,6 +44,8 @@ for key in graph.get_all_asset_keys():
         "upstream": sorted("/".join(parent.path) for parent in node.parent_keys),
         "partitions": getattr(node.partitions_def, "name", None),
         "described": bool(node.description),
+        # Markdown shows such lines as code
+        "indented": any(line.startswith(" " * 4) for line in (node.description or "").splitlines()),
         "external": node.is_external,
         "kinds": sorted(node.kinds),
         "owners": list(node.owners),

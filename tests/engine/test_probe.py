@@ -120,9 +120,9 @@ def other_topic(trades: DataFrame) -> DataFrame:
         (
             lambda trades: renamed(trades).union(trades.sparkSession.readStream.format("rate").load().select(F.lit("a"), "value")),
             Refused,
-            ["reads a stream that is no input", "name it in the app's inputs"],
+            ["reads a stream that is not one of its inputs", "name it in the app's inputs"],
         ),
-        (lambda trades: trades.join(other_topic(trades), "ticker"), Refused, ["reads a topic that is no input"]),
+        (lambda trades: trades.join(other_topic(trades), "ticker"), Refused, ["reads a topic that is not one of its inputs"]),
         (
             lambda trades: renamed(trades.unionAll(trades)),
             BadUsage,

@@ -50,7 +50,9 @@ class Hydration:
         dead = f"wrote {counted(self.dead_lettered, 'dead letter')}" if self.dead_lettered else ""
         if not late and not dead:
             return None
-        shows = f"`switchyard dead-letters {self.release}` shows the dead letters" if dead else ""
+        shows = (
+            f"`switchyard dead-letters {self.release}` shows {'the dead letters' if late else 'them'}" if dead else ""
+        )
         shows = shows or f"`switchyard status {self.release}` shows how many there are by now"
         return f"{self.release} {' and '.join(filter(None, (late, dead)))}; {shows}"
 

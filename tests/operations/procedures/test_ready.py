@@ -144,7 +144,7 @@ def test_the_entry_says_in_which_program_the_release_was_found_ready(
                 "a.v1 dropped 1,200 late rows and wrote 3 dead letters; `switchyard dead-letters a.v1` shows the dead letters"
             ],
         ),
-        (Counts(dead_lettered=3), ["a.v1 wrote 3 dead letters; `switchyard dead-letters a.v1` shows the dead letters"]),
+        (Counts(dead_lettered=3), ["a.v1 wrote 3 dead letters; `switchyard dead-letters a.v1` shows them"]),
         (
             Counts(late_dropped=3),
             ["a.v1 dropped 3 late rows; `switchyard status a.v1` shows how many there are by now"],
