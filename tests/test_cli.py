@@ -16,7 +16,7 @@ import typer
 
 from orchestration import cli
 from orchestration.commands import GROUPS
-from orchestration.commands.broker import _table
+from orchestration.commands.broker import _table, _tell_down
 from orchestration.commands.release import _bar
 from orchestration.operations.procedures.wait import Hydration
 from orchestration.operations.supervising.overview import ReleaseStatus
@@ -422,3 +422,21 @@ def test_help_shows_each_command_in_one_group_and_first_what_says_what_runs(caps
     said = capsys.readouterr().out
     places = [said.index(f" {title} ") for title in ("See what runs", "Release a version", "Go back, reset, repair")]
     assert places == sorted(places) and places[0] < said.index(" status ") < places[1] < said.index(" reprocess ")
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_status_says_how_a_release_that_is_down_gets_a_driver(
+    supervised: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("orchestration.local.presence.is_supervised", lambda _: supervised)
+    beat = Heartbeat(release="sums.v1", generation=1, token=1, host="h", pid=1, at_ms=0, state="running")
+    down = ReleaseStatus(release=release("sums.v1", wanted="running"), beat=beat, holder=None, live=True)
+    runs = replace(down, holder="someone")
+    stopped = replace(down, release=release("sums.v1", wanted="stopped"))
+    _tell_down(Settings(), [down, runs, stopped])
+    way = (
+        "a supervisor of this host starts one; if it doesn't, `switchyard start sums.v1 --execute` says why"
+        if supervised
+        else "`switchyard start sums.v1 --execute` starts one; `switchyard supervise` does so by itself"
+    )
+    assert capsys.readouterr().out == f"sums.v1: no driver runs it since 1970-01-01 00:00:00 UTC; {way}\n"

@@ -10,7 +10,7 @@ import typer
 from orchestration.commands.context import load_settings
 from orchestration.commands.options import Json, seconds
 from orchestration.commands.terminal import out, print_facts, print_json, print_table, say
-from pipelines.model.text import visible
+from pipelines.model.text import utc, visible
 
 if TYPE_CHECKING:
     from orchestration.local.broker import BrokerStatus
@@ -147,6 +147,7 @@ def status(
         print_facts(facts)
     _table(releases)
     _tell_notes(releases, alone=name is not None)
+    _tell_down(settings, releases)
     if name is not None and settings.bucket is not None:
         _tell_copies(settings, releases)
 
@@ -165,6 +166,17 @@ def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
         for note in (*notes, said, staged_by and f"staged by {staged_by}", *told):
             if note:
                 out(f"{each.release.name}: {visible(note)}")
+
+
+def _tell_down(settings: Settings, releases: list[ReleaseStatus]) -> None:
+    """Prints of each release that should run, and does not, since when that is and what to do."""
+    from orchestration.local.presence import is_supervised
+    from orchestration.operations.lifecycle import comes_back
+
+    for each in releases:
+        if each.health == "down":
+            since = f" since {utc(each.beat.at_ms)} UTC" if each.beat else ""
+            out(f"{each.release.name}: no driver runs it{since}; {comes_back(each.release, is_supervised(settings))}")
 
 
 def _tell_copies(settings: Settings, releases: list[ReleaseStatus]) -> None:

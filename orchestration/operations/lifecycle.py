@@ -86,6 +86,14 @@ def after_failure(release: Release) -> str:
     )
 
 
+def comes_back(release: Release, supervised: bool) -> str:
+    """How a release that should run gets a driver. `supervised`: whether a supervisor runs on this host."""
+    start = f"`switchyard start {release.name} --execute`"
+    if supervised:
+        return f"a supervisor of this host starts one; if it doesn't, {start} says why"
+    return f"{start} starts one; `switchyard supervise` does so by itself"
+
+
 def live_release(state: RegistryState, app: str) -> Release | None:
     """The release that the app's alias names; None before the first promotion."""
     switch = state.live(app)
