@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from orchestration.operations.applying.effects import applies
 from orchestration.operations.applying.fencing import end_of
 from orchestration.operations.applying.work import Work
+from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.stages.switching import Align, ChooseStart, Fence, FlagBoundary, Meet, TakeNewest
 from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError
@@ -80,8 +81,11 @@ def flag_boundary(work: Work, stage: FlagBoundary) -> None:
 
     work.step(decide)
     name = "evidence" if stage.switch is None else "barrier"
+    # a live release that hangs, or whose batch fails, flags nothing
+    fence = f"`switchyard rollback {stage.alias} --fence --execute` goes back without waiting for it"
     work.await_progress(stage.other, stage.deadline_s, f"{stage.other} has not flagged a boundary",
-                        lambda p: (m := getattr(p, name)) is not None and m.op == plan_id)  # fmt: skip
+                        lambda p: (m := getattr(p, name)) is not None and m.op == plan_id,
+                        fix=fence if work.plan.operation is Kind.ROLLBACK else "")  # fmt: skip
 
 
 @applies(Meet)

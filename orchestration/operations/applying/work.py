@@ -157,11 +157,13 @@ class Work:
             self._tails[release] = ProgressTail(self.context.settings, release)
         return self._tails[release]
 
-    def await_progress(self, release: str, timeout_s: float, what: str, done: Callable[[Progress], object]) -> Progress:
+    def await_progress(
+        self, release: str, timeout_s: float, what: str, done: Callable[[Progress], object], *, fix: str = ""
+    ) -> Progress:
         """The first progress record of `release` that satisfies `done`.
 
         Raises Refused if the operation was ended. Raises SwitchyardError if `release` has no driver and none will
-        start, or, with the message `what`, after `timeout_s` seconds.
+        start, or, with the message `what` and the advice `fix`, after `timeout_s` seconds.
         """
         context, tail = self.context, self.tail(release)
         deadline = context.monotonic() + timeout_s
@@ -174,8 +176,8 @@ class Work:
             self.operation(context.registry.known)
             vigil.look()
             if context.monotonic() > deadline:
-                raise SwitchyardError(f"{what} within {timeout_s:g} s",
-                                      fix=f"see `switchyard status {release}` and the log of its driver")  # fmt: skip
+                look = f"`switchyard status {release}` and the log of its driver say more"
+                raise SwitchyardError(f"{what} within {timeout_s:g} s", fix="; ".join(filter(None, (fix, look))))
 
     def end(self, release: str, name: str) -> Mark:
         """Where a release is for this operation: at its mark of that name (`evidence`, `barrier`, `aligned`), or at its

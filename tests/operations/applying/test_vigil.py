@@ -13,15 +13,17 @@ from orchestration.local import presence
 from orchestration.local.presence import is_supervised, say_gone, say_present
 from orchestration.operations.applying import vigil as module
 from orchestration.operations.applying import work
+from orchestration.operations.applying.meeting import flag_boundary
 from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import FlagBoundary
 from pipelines.engine.lease import this_process
 from pipelines.errors import SwitchyardError
 from pipelines.kafka.clock import now_ms
-from pipelines.model.entries import Entry, LeaseEnded, LeaseTaken, Opened, StateSet, WantedSet
+from pipelines.model.entries import Entry, LeaseEnded, LeaseTaken, MarkOrdered, Opened, StateSet, WantedSet
 from pipelines.settings import Settings
-from tests.operations.builders import Log, context_of, staged
+from tests.operations.builders import POSITION, Log, context_of, staged
 
 NAME = "sums.v1"
 SETTINGS = Settings(bootstrap_servers="127.0.0.1:1")
@@ -136,6 +138,31 @@ def test_a_promotion_that_waits_for_a_dead_driver_ends_within_ten_seconds(monkey
     with pytest.raises(SwitchyardError, match="has died, and no supervisor starts it again"):
         waiting.await_progress(NAME, 60, "no boundary is flagged", lambda _: False)
     assert time_s < 10
+
+
+@pytest.mark.parametrize(("operation", "fences"), [(Kind.ROLLBACK, True), (Kind.PROMOTE, False)])
+def test_a_rollback_from_one_that_flags_nothing_names_the_way_without_it(
+    monkeypatch: pytest.MonkeyPatch, operation: Kind, fences: bool
+) -> None:
+    """It lives, and its batch fails again and again, or it hangs."""
+    time_s = 0.0
+
+    def nothing_comes(timeout_s: float) -> None:
+        nonlocal time_s
+        time_s += timeout_s
+
+    plan = Plan(id="op-1", operation=operation, releases=(NAME,), stages=())
+    mark = MarkOrdered(id=plan.id, release=NAME, past=POSITION, switch=2, alias="sums", deadline_ms=2**61)
+    opened = Opened(id=plan.id, name=operation, releases=(NAME,), alias="sums", deadline_ms=2**61)
+    monkeypatch.setattr(
+        work, "ProgressTail", lambda *_: SimpleNamespace(poll=nothing_comes, newest=None, close=lambda: None)
+    )
+    waiting = work.Work(context_of(Log(*RUNNING, opened, taken(MINE), mark), monotonic=lambda: time_s), plan)
+    stage = FlagBoundary(release="sums.v2", other=NAME, switch=2, alias="sums", deadline_s=60)
+    with pytest.raises(SwitchyardError, match=f"{NAME} has not flagged a boundary within 60 s") as error:
+        flag_boundary(waiting, stage)
+    assert ("`switchyard rollback sums --fence --execute`" in error.value.fix) is fences
+    assert f"`switchyard status {NAME}`" in error.value.fix
 
 
 # -- who supervises
