@@ -16,8 +16,9 @@ import typer
 
 from orchestration import cli
 from orchestration.commands import GROUPS
-from orchestration.commands.broker import _table, _tell_down
+from orchestration.commands.broker import _table, _tell_what_to_do
 from orchestration.commands.release import _bar
+from orchestration.operations.lifecycle import after_failure
 from orchestration.operations.procedures.wait import Hydration
 from orchestration.operations.supervising.overview import ReleaseStatus
 from pipelines.errors import BadUsage, Cancelled, Refused, SwitchyardError, Unavailable
@@ -433,10 +434,21 @@ def test_status_says_how_a_release_that_is_down_gets_a_driver(
     down = ReleaseStatus(release=release("sums.v1", wanted="running"), beat=beat, holder=None, live=True)
     runs = replace(down, holder="someone")
     stopped = replace(down, release=release("sums.v1", wanted="stopped"))
-    _tell_down(Settings(), [down, runs, stopped])
+    _tell_what_to_do(Settings(), [down, runs, stopped])
     way = (
         "a supervisor of this host starts one; if it doesn't, `switchyard start sums.v1 --execute` says why"
         if supervised
         else "`switchyard start sums.v1 --execute` starts one; `switchyard supervise` does so by itself"
     )
     assert capsys.readouterr().out == f"sums.v1: no driver runs it since 1970-01-01 00:00:00 UTC; {way}\n"
+
+
+def test_status_says_what_to_do_about_a_failed_release_unless_what_is_lost_says_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failed = release("sums.v1", state="failed", failure="batch 8: no count")
+    status = ReleaseStatus(release=failed, beat=None, holder=None, live=True, notes=("batch 8: no count",))
+    _tell_what_to_do(Settings(), [status])
+    assert capsys.readouterr().out == f"sums.v1: {after_failure(failed)}\n"
+    _tell_what_to_do(Settings(), [replace(status, lost=True)])
+    assert capsys.readouterr().out == ""

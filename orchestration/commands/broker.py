@@ -147,7 +147,7 @@ def status(
         print_facts(facts)
     _table(releases)
     _tell_notes(releases, alone=name is not None)
-    _tell_down(settings, releases)
+    _tell_what_to_do(settings, releases)
     if name is not None and settings.bucket is not None:
         _tell_copies(settings, releases)
 
@@ -168,15 +168,17 @@ def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
                 out(f"{each.release.name}: {visible(note)}")
 
 
-def _tell_down(settings: Settings, releases: list[ReleaseStatus]) -> None:
-    """Prints of each release that should run, and does not, since when that is and what to do."""
+def _tell_what_to_do(settings: Settings, releases: list[ReleaseStatus]) -> None:
+    """Prints how each release that failed, or that should run and doesn't, gets a driver again."""
     from orchestration.local.presence import is_supervised
-    from orchestration.operations.lifecycle import comes_back
+    from orchestration.operations.lifecycle import after_failure, comes_back
 
     for each in releases:
         if each.health == "down":
             since = f" since {utc(each.beat.at_ms)} UTC" if each.beat else ""
             out(f"{each.release.name}: no driver runs it{since}; {comes_back(each.release, is_supervised(settings))}")
+        elif each.release.state == "failed" and not each.lost:
+            out(f"{each.release.name}: {after_failure(each.release)}")
 
 
 def _tell_copies(settings: Settings, releases: list[ReleaseStatus]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from orchestration.local.presence import is_supervised
 from orchestration.local.running import running_with
 from orchestration.operations.context import Context
+from orchestration.operations.lifecycle import after_failure
 from pipelines.engine.lease import is_alive, named
 from pipelines.errors import SwitchyardError
 from pipelines.model.registry import Release
@@ -41,7 +42,7 @@ class Vigil:
         if release.state == "failed":
             raise SwitchyardError(
                 f"{self._name} has failed: {release.failure}",
-                fix=f"`switchyard start {self._name} --execute`, then try again",
+                fix=f"{after_failure(release)}; then try again",
             )
         why = self._death(release)
         if why is None or self._comes_back(release):

@@ -20,13 +20,16 @@ from pipelines.model.unread import Unread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseStatus:
-    """A release and its driver. `holder`: who runs it, in words; None: nobody. `notes`: see `in_use.notes`."""
+    """A release and its driver. `holder`: who runs it, in words; None: nobody. `notes`: see `in_use.notes`. `lost`: whether
+    some of them name what is gone, with the way back.
+    """
 
     release: Release
     beat: Heartbeat | None
     holder: str | None
     live: bool
     notes: tuple[str, ...] = ()
+    lost: bool = False
 
     @property
     def health(self) -> str:
@@ -72,7 +75,7 @@ def _with_losses(context: Context, state: RegistryState, found: list[ReleaseStat
     unread = unread_progress(context, (s.release for s in found if s.holder is None and s.release.wanted == "running"))
     for name, error in unread.items():
         lost.setdefault(name, []).append(error.in_one_line)
-    return [replace(s, notes=(*s.notes, *lost.get(s.release.name, ()))) for s in found]
+    return [replace(s, notes=(*s.notes, *(gone := lost.get(s.release.name, ()))), lost=bool(gone)) for s in found]
 
 
 def open_operations(context: Context) -> list[Operation]:
