@@ -169,20 +169,22 @@ def _lose_a_broker(killer: Killer, names: list[str], turn: int) -> None:
     """
     brokers, cluster = killer.brokers, killer.cluster
     brokers.await_in_sync(cluster.settings)
-    before = _batches(cluster.settings, names)
     one, other = APPS
     if turn not in (KILLS // 2, KILLS - 1):
+        before = _batches(cluster.settings, names)
         at, node = time.monotonic(), killer.kill(names)
         _await_commits(cluster, before, f"kill {turn + 1}: broker {node}", at)
     else:
         for name in names:
             wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
         plan, topic = _move(cluster, one), REGISTRY_TOPIC if turn == KILLS // 2 else progress_topic(f"{one}.v2")
+        before = _batches(cluster.settings, names)
         with _under_way(cluster, plan) as job:
             at, node = time.monotonic(), killer.kill_in(plan, job, topic)
-            _await_commits(cluster, before, f"kill {turn + 1}: broker {node} in {plan.operation}", at)
+            # first: a release that waits for the other one commits nothing meanwhile
             _complete(cluster, plan, job)
         print(f"{plan.operation} is complete after {time.monotonic() - at:.1f} s")
+        _await_commits(cluster, before, f"kill {turn + 1}: broker {node} in {plan.operation}", at)
         for name in names:
             wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
         cluster.run(_move(cluster, other))
@@ -217,8 +219,9 @@ def _complete(cluster: Cluster, plan: Plan, job: Future[None]) -> None:
     except SwitchyardError as error:
         print(f"{plan.id} is left: {error.what}")
         assert isinstance(error, Unavailable), error
-        resumed = cluster.cli("resume", plan.id)
-        assert resumed.code == 0, resumed.text
+        cluster.until(
+            "it can't be resumed", lambda: cluster.cli("resume", plan.id).code == 0, timeout_s=RECOVERY_S, poll_s=1.0
+        )
     closed = cluster.state.operations[plan.id].closed
     assert closed is not None and closed.outcome == "done", closed
 
