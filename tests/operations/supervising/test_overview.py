@@ -169,7 +169,7 @@ def test_who_abandons_an_operation_is_told_what_it_leaves_behind(
     assert capsys.readouterr().out == "reset-1 is abandoned\n  a.v1: left of a.v1\n"
 
 
-def test_what_the_registry_says_is_shown_though_nothing_is_known_of_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_registry_is_shown_though_nothing_is_known_of_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
     outage = Unavailable("the leader of the heartbeats is dead", fix="start the brokers")
 
