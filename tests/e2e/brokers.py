@@ -68,10 +68,6 @@ class Brokers:
     def nodes(self) -> range:
         return range(COUNT)
 
-    @property
-    def dead(self) -> list[int]:
-        return [node for node in self.nodes if node not in self._processes]
-
     def start(self, node: int) -> None:
         """Starts a broker, which then comes to life while the caller goes on."""
         assert node not in self._processes
