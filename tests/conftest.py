@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 BROKER_HEAP_MB = 512
 # variables of a test run that its tests keep
 KEPT = (
+    "SWITCHYARD_BROKER_KILLS",
+    "SWITCHYARD_EXECUTOR_KILLS",
     "SWITCHYARD_JARS_DIR",
     "SWITCHYARD_KILLS",
     "SWITCHYARD_KILLS_SEED",

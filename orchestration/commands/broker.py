@@ -15,6 +15,7 @@ from pipelines.model.text import utc, visible
 if TYPE_CHECKING:
     from orchestration.local.broker import BrokerStatus
     from orchestration.operations.supervising.overview import ReleaseStatus
+    from pipelines.errors import Unavailable
     from pipelines.model.registry import RegistryState
     from pipelines.settings import Settings
 
@@ -120,13 +121,13 @@ def status(
 ) -> None:
     """Show the broker, and the releases with their drivers: state, lag, rates, memory.
 
-    Exit code 1 if the broker does not answer.
+    Exit code 1 if the broker does not answer, or not enough brokers of a cluster do.
     """
     settings = load_settings()
     cluster, facts = _cluster_status(settings, as_json)
     if not cluster["answering"]:
         _unknown(settings, name, cluster, facts, as_json)
-    releases, state, unread_heartbeats = _releases(settings, name)
+    releases, state, unread_heartbeats, outage = _releases(settings, name)
     if as_json:
         unread = len(state.unread) + state.unread_before
         print_json(
@@ -135,8 +136,11 @@ def status(
                 "releases": [_as_json(each) for each in releases],
                 "unreadable_entries": unread,
                 "unreadable_heartbeats": unread_heartbeats,
+                **(outage.as_json() if outage is not None else {}),
             }
         )
+        if outage is not None:
+            raise typer.Exit(1)
         return
     from orchestration.operations.looking.unread import heartbeats_in_words, in_short
 
@@ -150,6 +154,9 @@ def status(
     _tell_what_to_do(settings, releases)
     if name is not None and settings.bucket is not None:
         _tell_copies(settings, releases)
+    if outage is not None:
+        out(f"nothing is known of the drivers: {visible(outage.in_one_line)}")
+        raise typer.Exit(1)
 
 
 def _tell_notes(releases: list[ReleaseStatus], *, alone: bool) -> None:
@@ -232,17 +239,20 @@ def _cluster_status(settings: Settings, as_json: bool) -> tuple[dict[str, Any], 
     return _cluster(settings, answering=True), {"cluster": settings.bootstrap, "state": "answers"}
 
 
-def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus], RegistryState, int]:
-    """The releases, the registry, and how many heartbeats can't be read."""
+def _releases(
+    settings: Settings, name: str | None
+) -> tuple[list[ReleaseStatus], RegistryState, int, Unavailable | None]:
+    """The releases, the registry, how many heartbeats can't be read, and why nothing is known of drivers."""
     from orchestration.operations.context import open_context
-    from orchestration.operations.supervising.overview import statuses
+    from orchestration.operations.supervising.overview import statuses_in_outage
     from pipelines.errors import BadUsage
 
     context = open_context(settings, say=say)
-    found = [s for s in statuses(context) if s.release.state != "retired" or name is not None]
+    every, outage = statuses_in_outage(context)
+    found = [s for s in every if s.release.state != "retired" or name is not None]
     unread = context.registry.heartbeats.unread
     if name is None:
-        return found, context.registry.known, unread
+        return found, context.registry.known, unread, outage
     named = [s for s in found if name in (s.release.name, s.release.spec.app)]
     if not named:
         known = sorted({s.release.name for s in found})
@@ -250,7 +260,7 @@ def _releases(settings: Settings, name: str | None) -> tuple[list[ReleaseStatus]
             f"there is no release or app {name}",
             f"the releases are: {', '.join(known) or 'none; `switchyard stage APP --execute` makes one'}",
         )
-    return named, context.registry.known, unread
+    return named, context.registry.known, unread, outage
 
 
 def _table(releases: list[ReleaseStatus]) -> None:

@@ -1,4 +1,4 @@
-"""`switchyard registry check | repair`: records that this version can't read."""
+"""`switchyard registry check | repair`: records that this version can't read, and topics that may lose records."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def register(app: typer.Typer) -> None:
 def check(as_json: Json = False) -> None:
     """Show what this version can't read: registry entries, the newest progress record of each release, heartbeats.
 
-    Exit code 1 if there is something that it can't read.
+    Exit code 1 if there is something that it can't read. Also shows which topics of Switchyard and of Kafka itself may lose
+    records with a broker.
     """
     from orchestration.operations.context import open_context
+    from orchestration.operations.looking.durability import cluster_notes, own_topics
     from orchestration.operations.looking.unread import heartbeats_in_words, in_short, table_of, unread_progress
 
     context = open_context(load_settings(), say=say)
@@ -37,6 +39,7 @@ def check(as_json: Json = False) -> None:
         progress = unread_progress(context, state.releases.values())
         context.beats()
         heartbeats = registry.heartbeats.unread
+        kept = cluster_notes(context.settings, context.cluster.replication(own_topics(state.releases.values())))
     if as_json:
         print_json(
             {
@@ -44,6 +47,7 @@ def check(as_json: Json = False) -> None:
                 "earlier": state.unread_before,
                 "unread_progress": {release: error.what for release, error in progress.items()},
                 "unread_heartbeats": heartbeats,
+                "may_lose_records": list(kept),
             }
         )
     else:
@@ -57,6 +61,8 @@ def check(as_json: Json = False) -> None:
             out(f"{release}: {error.in_one_line}")
         if heartbeats:
             out(f"{heartbeats_in_words(heartbeats)}; upgrade Switchyard on this machine, or find out who writes them")
+        for note in kept:
+            out(note)
     if state.unread or progress or heartbeats:
         raise typer.Exit(1)
 

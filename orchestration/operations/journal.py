@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
@@ -13,13 +14,15 @@ from orchestration.operations.plans.stages.releases import Want
 from orchestration.operations.plans.stages.switching import AppendSwitch
 from orchestration.operations.reading import Reading
 from pipelines.engine.lease import carried_by, is_alive, this_process
-from pipelines.errors import BadUsage, Refused, SwitchyardError
+from pipelines.errors import BadUsage, Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Carried, Closed, Entry, Holder, Opened
 from pipelines.model.registry import Operation, RegistryState
 from pipelines.model.signs import Sign
 from pipelines.model.switch import abortion, emptying, expired
 from pipelines.model.unread import refuse_unread
+
+log = logging.getLogger(__name__)
 
 # after an outage of Kafka, all signs of life are old; a process that lives has this long to be heard again
 _SURE_S = 5.0
@@ -247,7 +250,8 @@ def journaled(
     give_up: Sequence[Entry] = (),
 ) -> None:
     """Opens the operation, does `work`, and closes it. If `work` raises, Ctrl-C included, it is closed as failed. Meanwhile
-    it gives signs of life, so that no process of another host takes the operation over.
+    it gives signs of life, so that no process of another host takes the operation over. If Kafka can't be reached by then, it
+    stays open, and the error says how to resume it.
 
     `stays_open`: whether, by the registry, the operation has gone too far to be closed and must be resumed or
     abandoned. `give_up`: entries for the step that closes it as failed.
@@ -258,14 +262,32 @@ def journaled(
         with _signs_of_life(context, plan.id):
             work()
     except BaseException as error:
-        state = context.registry.state()
-        if not stays_open(state):
-            fail(context, plan.id, error, give_up)
-        elif isinstance(error, SwitchyardError) and _is_left(context, state, plan.id):
+        if _end_failed(context, plan.id, error, stays_open, give_up) and isinstance(error, SwitchyardError):
             resume = f"to continue: `switchyard resume {plan.id}`"
             error.fix = f"{error.fix}; {resume}" if error.fix else resume
         raise
     finish(context, plan)
+
+
+def _end_failed(
+    context: Context,
+    plan_id: str,
+    error: BaseException,
+    stays_open: Callable[[RegistryState], bool],
+    give_up: Sequence[Entry],
+) -> bool:
+    """Closes an operation that `error` has ended, unless it `stays_open`. Returns whether it is left to be resumed, as is one
+    of an outage: nobody could say that it is over.
+    """
+    try:
+        state = context.registry.state()
+        if stays_open(state):
+            return _is_left(context, state, plan_id)
+        fail(context, plan_id, error, give_up)
+    except Unavailable as outage:
+        log.warning("%s stays open, as nobody could write that it has failed: %s", plan_id, outage.what)
+        return True
+    return False
 
 
 def _say_first(context: Context, plan_id: str) -> None:

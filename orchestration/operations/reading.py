@@ -11,7 +11,7 @@ from pipelines.kafka.heartbeats import Heartbeats
 from pipelines.kafka.kept import Kept
 from pipelines.kafka.progress import newest_progress
 from pipelines.model.entries import Entry
-from pipelines.model.missing import InputNow
+from pipelines.model.missing import InputNow, Replication
 from pipelines.model.progress import Heartbeat, Progress
 from pipelines.model.registry import RegistryState, Release, fold
 from pipelines.model.switch import expired
@@ -33,6 +33,8 @@ class ReadingCluster(Protocol):
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]: ...
 
     def inputs_now(self, names: Iterable[str]) -> dict[str, InputNow]: ...
+
+    def replication(self, names: Iterable[str]) -> dict[str, Replication]: ...
 
     def partition_count(self, name: str) -> int | None: ...
 

@@ -151,6 +151,7 @@ class Boot:
                 copies, path, self._token, every_s=self._settings.checkpoint_copy_s, batch=lambda: _batch_of(query)
             )
             copier.start()
+            self._telemetry.watch_copies(lambda: copier.fails_s)
         return Booted(query=query, goal=goal, alignment=alignment, member=member, copier=copier)
 
     def _prepare(

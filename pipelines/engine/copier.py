@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,14 +25,24 @@ class Copier:
     """
 
     def __init__(
-        self, copies: Copies, folder: Path, token: int, *, every_s: float, batch: Callable[[], int | None]
+        self,
+        copies: Copies,
+        folder: Path,
+        token: int,
+        *,
+        every_s: float,
+        batch: Callable[[], int | None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._copies = copies
         self._folder = folder
         self._token = token
         self._every_s = every_s
         self._batch = batch
+        self._clock = clock
         self._last: Copy | None = None
+        # of the first of the attempts that have failed since the last copy
+        self._failed_at: float | None = None
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
 
@@ -42,6 +53,12 @@ class Copier:
     def copied(self) -> int | None:
         """The last batch of the newest copy; None: there is none."""
         return None if self._last is None else self._last.batch_id
+
+    @property
+    def fails_s(self) -> float | None:
+        """For how many seconds copies have failed; None: the last one succeeded, or none was tried."""
+        failed_at = self._failed_at
+        return None if failed_at is None else self._clock() - failed_at
 
     def close(self, *, copy: bool) -> None:
         """Ends the thread. `copy`: writes the last copy, so that the next driver has nothing to run again; the query has ended."""
@@ -69,7 +86,10 @@ class Copier:
     def _try(self) -> None:
         try:
             self._last = self._copies.write(self._folder, self._token, self._last)
+            self._failed_at = None
         except Exception as error:
+            if self._failed_at is None:
+                self._failed_at = self._clock()
             # whatever it is, the release runs on
             self._warn(error)
 

@@ -44,6 +44,7 @@ class Telemetry:
         self._jvm_ended = False
         self._heap: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._lag: Callable[[], int | None] = lambda: None
+        self._copies_fail_s: Callable[[], float | None] = lambda: None
 
     def watch_jvm(self) -> None:
         """Reports the memory of Spark's JVM from here on."""
@@ -59,6 +60,10 @@ class Telemetry:
     def watch_lag(self, lag: Callable[[], int | None]) -> None:
         """Reports the lag from here on."""
         self._lag = lag
+
+    def watch_copies(self, fail_s: Callable[[], float | None]) -> None:
+        """Reports from here on for how long copies of the checkpoint have failed."""
+        self._copies_fail_s = fail_s
 
     def jvm_ends(self) -> None:
         """Asks the JVM nothing from here on."""
@@ -95,6 +100,7 @@ class Telemetry:
             rss_bytes=sum(rss_bytes(pid) or 0 for pid in (os.getpid(), self._jvm_pid)),
             heap_used_bytes=used,
             heap_max_bytes=limit,
+            copies_fail_s=self._copies_fail_s(),
             error=status.error,
             pausing=status.pausing,
             flagging=status.flagging,

@@ -12,7 +12,7 @@ from typing import Literal, assert_never, get_args
 
 from pipelines.errors import BadUsage
 from pipelines.kafka.failures import NO_GROUP
-from pipelines.model.names import HEARTBEATS_TOPIC, REGISTRY_TOPIC, SNAPSHOTS_TOPIC, is_app_name
+from pipelines.model.names import HEARTBEATS_TOPIC, KAFKA_TOPICS, REGISTRY_TOPIC, SNAPSHOTS_TOPIC, is_app_name
 
 Role = Literal["driver", "operator", "follower"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -107,6 +107,10 @@ def _operator(
     yield _topic(HEARTBEATS_TOPIC, "Create", "the first operation on a cluster")
     yield _topic(HEARTBEATS_TOPIC, "Read", "the state of drivers; who carries out an operation")
     yield _topic(HEARTBEATS_TOPIC, "Write", "its signs of life; to ask the broker for the time")
+    yield from _settings_of(REGISTRY_TOPIC, SNAPSHOTS_TOPIC, HEARTBEATS_TOPIC)
+    for name in KAFKA_TOPICS:
+        yield _topic(name, "Describe", "warnings of records that may be lost")
+    yield from _settings_of(*KAFKA_TOPICS)
     for name in inputs:
         yield from _input(name)
     for name in upstream:
@@ -114,6 +118,7 @@ def _operator(
     yield _topic(releases, "Create", "stage, reset", "prefixed")
     yield _topic(releases, "Read", "diff, check, promote, dead-letters: what releases write", "prefixed")
     yield _topic(releases, "Delete", "retire, clean, reset --output truncate", "prefixed")
+    yield from _settings_of(releases, pattern="prefixed")
     yield _topic(deltas, "Create", "diff", "prefixed")
     yield _topic(deltas, "Write", "what a switch changes for consumers of a table", "prefixed")
     yield _topic(deltas, "Delete", "retire", "prefixed")
@@ -143,6 +148,11 @@ def _follower(app: str, groups: Sequence[str]) -> Iterable[Right]:
 def _input(name: str, pattern: Pattern = "literal") -> Iterable[Right]:
     yield _topic(name, "Read", "positions for a reset; the record that makes a batch fail", pattern)
     yield _topic(name, "DescribeConfigs", "whether it is compacted: then history may be missing", pattern)
+
+
+def _settings_of(*names: str, pattern: Pattern = "literal") -> Iterable[Right]:
+    for name in names:
+        yield _topic(name, "DescribeConfigs", "warnings of records that may be lost", pattern)
 
 
 def _topic(name: str, operation: Operation, why: str, pattern: Pattern = "literal") -> Right:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient
 
 from pipelines.kafka import inputs, offsets, topics
-from pipelines.model.missing import InputNow
+from pipelines.model.missing import InputNow, Replication
 from pipelines.settings import Settings
 
 
@@ -35,6 +35,10 @@ class Cluster:
     def inputs_now(self, names: Iterable[str]) -> dict[str, InputNow]:
         """Topic -> first offsets, whether it is compacted, and its id. Missing topics are left out."""
         return inputs.inputs_now(self.settings, names, client=self.client)
+
+    def replication(self, names: Iterable[str]) -> dict[str, Replication]:
+        """Topic -> how the cluster keeps it. Missing topics are left out."""
+        return inputs.replication(self.settings, names, client=self.client)
 
     def partition_count(self, name: str) -> int | None:
         """Number of partitions of a topic; None if there is no such topic."""

@@ -1,4 +1,4 @@
-"""What Kafka says about the topics of a release: first offsets, what matters of their settings, and their ids."""
+"""What Kafka says about topics: first offsets, what matters of their settings, their replicas, and their ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipelines.kafka.client import answer_of, own
 from pipelines.kafka.failures import failure, forbidden
 from pipelines.kafka.offsets import first_of
 from pipelines.kafka.topics import AHEAD
-from pipelines.model.missing import NO_LIMIT_MS, InputNow
+from pipelines.model.missing import NO_LIMIT_MS, InputNow, Replication
 from pipelines.settings import Settings
 
 _LIMITS = ("retention.ms", "retention.bytes")
@@ -31,7 +31,7 @@ def inputs_now(settings: Settings, topics: Iterable[str], *, client: AdminClient
         topic: InputNow(
             first=first.get(topic, {}),
             id=str(each.topic_id),
-            replicas=min((len(partition.replicas) for partition in each.partitions), default=0),
+            replicas=_replicas(each),
             **_known(configs.get(topic)),
         )
         for topic, each in described.items()
@@ -43,8 +43,27 @@ def topic_ids(settings: Settings, topics: Iterable[str], *, client: AdminClient 
     return {t: str(each.topic_id) for t, each in _described(settings, topics, own(settings, client)).items()}
 
 
-def _described(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, Any]:
-    """Topic -> its TopicDescription."""
+def replication(
+    settings: Settings, topics: Iterable[str], *, client: AdminClient | None = None
+) -> dict[str, Replication]:
+    """Topic -> how the cluster keeps it. Missing topics are left out. Raises Unavailable without a broker."""
+    client = own(settings, client)
+    hidden: set[str] = set()
+    described = _described(settings, topics, client, hidden)
+    configs = _configs(settings, described, client)
+    seen = {
+        topic: Replication(
+            replicas=_replicas(each), **({} if (known := configs.get(topic)) is None else _safety(known))
+        )
+        for topic, each in described.items()
+    }
+    return {**seen, **dict.fromkeys(hidden, Replication())}
+
+
+def _described(
+    settings: Settings, topics: Iterable[str], client: AdminClient, hidden: set[str] | None = None
+) -> dict[str, Any]:
+    """Topic -> its TopicDescription. `hidden` gets the topics that this user may not describe; without it, one is an error."""
     names = sorted(set(topics))
     found: dict[str, Any] = {}
     if not names:
@@ -55,7 +74,9 @@ def _described(settings: Settings, topics: Iterable[str], client: AdminClient) -
         try:
             found[name] = answer_of(future, deadline)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if hidden is not None and forbidden(error.args[0]):
+                hidden.add(name)
+            elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise failure(settings, error.args[0], topic=name) from error
     return found
 
@@ -74,9 +95,20 @@ def _known(config: Mapping[str, str] | None) -> dict[str, Any]:
         "ahead_ms": 0 if stamped else limit_ms,
         # -1: no limit
         "limits": {name: limit for name, limit in limits.items() if limit >= 0},
+        **_safety(config),
+    }
+
+
+def _safety(config: Mapping[str, str]) -> dict[str, Any]:
+    """What the settings of a topic say about records that may be lost with a broker, as fields of InputNow."""
+    return {
         "in_sync": int(config["min.insync.replicas"]),
         "unclean": config["unclean.leader.election.enable"] == "true",
     }
+
+
+def _replicas(described: Any) -> int:
+    return min((len(partition.replicas) for partition in described.partitions), default=0)
 
 
 def _configs(settings: Settings, topics: Iterable[str], client: AdminClient) -> dict[str, dict[str, str]]:

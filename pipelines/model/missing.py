@@ -60,6 +60,15 @@ class InputNow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """How a cluster keeps a topic; the fields are those of InputNow. Each is None if this user may not see it."""
+
+    replicas: int | None = None
+    in_sync: int | None = None
+    unclean: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """How far a release has read its inputs. `begins`, `reached`: topic -> partition -> offset. `reached` is the next
     offset that it will read; a partition that isn't in it is read from `begins`. `since_ms`: when the release started

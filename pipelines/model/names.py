@@ -14,6 +14,8 @@ from pydantic import Field, StringConstraints
 REGISTRY_TOPIC = "switchyard.registry"
 HEARTBEATS_TOPIC = "switchyard.heartbeats"
 SNAPSHOTS_TOPIC = "switchyard.registry-snapshots"
+# Kafka's own: the offsets of groups, and which transactions were committed
+KAFKA_TOPICS = ("__consumer_offsets", "__transaction_state")
 PROGRESS_SUFFIX = ".progress"
 # headers of a result's records: the source record of a stream's record; that consumers may already know its event
 SOURCE = "source"

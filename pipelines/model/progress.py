@@ -98,7 +98,8 @@ class Heartbeat(Frozen):
     `batch_records`: how many records a first batch may hold. `behind_records`: records that were there when the last batch
     was planned, but were not part of it. `lag_records`: records between the committed position and the current end of
     the input. `best_records_per_s`: the rate of the fastest batch since this driver started its query, even if no
-    heartbeat was sent during that batch.
+    heartbeat was sent during that batch. `copies_fail_s`: for how many seconds copies of its checkpoint to the bucket have
+    failed; None: the last one succeeded, or there is none to make.
     """
 
     release: ReleaseName
@@ -121,6 +122,7 @@ class Heartbeat(Frozen):
     rss_bytes: int = 0
     heap_max_bytes: int = 0
     heap_used_bytes: int = 0
+    copies_fail_s: float | None = None
     error: str | None = None
     pausing: Pausing | None = None
     flagging: Flagging | None = None

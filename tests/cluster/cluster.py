@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -173,6 +174,12 @@ class StandaloneCluster(Cluster):
             "SPARK_LOCAL_DIRS": str(self.hosts.disk),
         }
         host.start(["bash", str(_SPARK_CLASS), f"org.apache.spark.deploy.{name}", *map(str, arguments)], environment)
+
+    def executors_of(self, release: str) -> list[int]:
+        """The processes of the executors of a release's newest driver, on both hosts."""
+        said = self.three.log.read_text(errors="replace")
+        [*_, app] = re.findall(rf"Registered app {re.escape(release)} with ID (app-\S+)", said)
+        return [pid for host in (self.three, self.four) for pid in host.pids_of(app)]
 
     def _registered(self) -> int:
         return self.three.log.read_text(errors="replace").count("Registering worker")

@@ -1,5 +1,8 @@
 """Drivers whose Spark runs on other hosts: what stops one that can't work, and that no kill loses or doubles anything.
 
+`SWITCHYARD_EXECUTOR_KILLS` is the number of executors that are killed, each in the middle of a batch;
+`SWITCHYARD_KILLS_SEED` seeds which ones.
+
 `make test-cluster` runs this, as root. Each host has a network, a disk and processes of its own; the store alone is shared.
 """
 
@@ -7,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +26,7 @@ import pytest
 from demo.ledger import check_result
 from demo.ledger.reader import read
 from orchestration.sources import Faults, Options, produce, sources_for
+from pipelines.engine.checkpoint import Checkpoint, newest_folder
 from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
@@ -28,11 +35,15 @@ from tests.cluster.cluster import SLOW_S, StandaloneCluster
 from tests.e2e.harness import at_rest, producing
 from tests.shared.waiting import until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(600)]
-
 # a window in Spark, and state in Python
 RELEASES = {"stock-stats.v1": {"trades": "trades"}, "product-counter.v1": {"views": "product-views"}}
 HISTORY, RATE = 20_000, 200
+KILLS = int(os.environ.get("SWITCHYARD_EXECUTOR_KILLS", "5"))
+SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(600 + 60 * KILLS)]
+
+# of the processor, in hundredths of a second: more than an idle executor uses between two looks
+_BUSY_TICKS = 2
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -98,13 +109,8 @@ def test_nothing_is_lost_or_doubled_though_executors_and_the_driver_s_host_are_l
         inputs = [stack.enter_context(producing(here, sources_for(app, options), RATE)) for app in apps]
         _await_batches(cluster)
 
-        # 1. an executor of each is killed
-        pids = cluster.four.pids_of(EXECUTOR)
-        assert len(pids) == len(RELEASES)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        _await_batches(cluster)
-        until("no executors took their place", lambda: len(_executors(cluster)) == 2 * len(RELEASES), SLOW_S)
+        # 1. executors are killed, each in the middle of a batch
+        _kill_executors(cluster)
 
         # 2. the drivers' host is cut off; nobody is told, and its drivers go on as they can
         old = set(_executors(cluster))
@@ -140,6 +146,83 @@ def _start_without_master(cluster: StandaloneCluster, name: str) -> None:
     assert "no Spark master answers" in cluster.switchyard(cluster.one, "status", name)
 
 
+def _kill_executors(cluster: StandaloneCluster) -> None:
+    """Kills executors of the releases in turn, each while it works on a batch that is not committed. Each time, waits until the
+    release has committed it, and another executor has come.
+    """
+    chance, hits, misses = random.Random(SEED), 0, 0
+    while hits < KILLS:
+        name = list(RELEASES)[hits % len(RELEASES)]
+        _await_executors(cluster, name)
+        pids, batch = cluster.executors_of(name), _next_batch(cluster, name)
+        pid, at = _at_work(pids, chance), time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        if _committed(cluster, name) >= batch:
+            # the other executor did the rest
+            misses += 1
+            assert misses <= KILLS
+            continue
+        hits += 1
+        _await_batch(cluster, name, batch)
+        print(f"kill {hits}: {name} commits batch {batch} after {time.monotonic() - at:.1f} s")
+    for name in RELEASES:
+        _await_executors(cluster, name)
+    # Spark says which of them had tasks
+    lost = sum(_log(cluster, name).count("ExecutorLostFailure") for name in RELEASES)
+    print(f"{hits + misses} executors killed, {misses} of them after their batch; {lost} tasks lost with them")
+    assert lost > 0
+
+
+def _await_executors(cluster: StandaloneCluster, name: str) -> None:
+    until(f"an executor of {name} is missing", lambda: len(cluster.executors_of(name)) == 2, SLOW_S)
+
+
+def _await_batch(cluster: StandaloneCluster, name: str, batch: int) -> None:
+    until(f"{name} does not commit batch {batch}", lambda: _committed(cluster, name) >= batch, SLOW_S)
+
+
+def _next_batch(cluster: StandaloneCluster, name: str) -> int:
+    """Waits until the driver has planned a batch that is not committed. Returns its number."""
+    checkpoint = newest_folder(cluster.here, name, 1)
+    assert checkpoint is not None
+    read = Checkpoint(checkpoint, RELEASES[name], name)
+    before = read.last_planned()
+
+    def planned() -> int | None:
+        found = read.last_planned()
+        return found if found != before else None
+
+    batch: int = until(f"{name} plans no batch", planned, SLOW_S, poll_s=0.005)
+    return batch
+
+
+def _at_work(pids: list[int], chance: random.Random) -> int:
+    """Waits until one of these processes computes. Returns one that does."""
+    before = {pid: _cpu_ticks(pid) for pid in pids}
+
+    def busy() -> list[int]:
+        return [pid for pid in pids if _cpu_ticks(pid) - before[pid] >= _BUSY_TICKS]
+
+    return chance.choice(until("no executor computes", busy, SLOW_S, poll_s=0.005))
+
+
+def _cpu_ticks(pid: int) -> int:
+    """What a process has used of the processors, in hundredths of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _log(cluster: StandaloneCluster, name: str) -> str:
+    """The log of a release's driver on the first host."""
+    return (cluster.folder / "disk-of-one" / "state" / "logs" / f"{name}.log").read_text(errors="replace")
+
+
+def _committed(cluster: StandaloneCluster, name: str) -> int:
+    """The number of a release's last batch in Kafka; -1: it has none."""
+    found = newest_progress(cluster.here, name)
+    return found.boundary.batch_id if found else -1
+
+
 def _executors(cluster: StandaloneCluster) -> list[int]:
     return [pid for host in (cluster.three, cluster.four) for pid in host.pids_of(EXECUTOR)]
 
@@ -148,8 +231,7 @@ def _await_batches(cluster: StandaloneCluster, more: int = 3) -> None:
     """Waits until each release has committed some more batches."""
 
     def committed() -> list[int]:
-        found = (newest_progress(cluster.here, name) for name in RELEASES)
-        return [each.boundary.batch_id if each else -1 for each in found]
+        return [_committed(cluster, name) for name in RELEASES]
 
     before = committed()
     until(

@@ -1,16 +1,19 @@
-"""A Kafka cluster of three brokers on this machine, each a process that can be killed and started again."""
+"""A Kafka cluster of three brokers on this machine, each a process that can be killed and started again.
+
+They take nobody without TLS and a login, and neither do their controllers.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from orchestration.local import server_config
 from orchestration.local.jars import broker_jars
@@ -19,6 +22,8 @@ from orchestration.local.preflight import find_java
 from pipelines.engine.jvm.jars import broker_archive, mapping
 from pipelines.kafka.client import admin
 from pipelines.settings import Settings
+from tests.security.certificates import Authority
+from tests.security.guarded import ADMIN, MAKE_ADMIN, guard, login
 from tests.shared.waiting import until
 
 COUNT = 3
@@ -46,11 +51,16 @@ class Brokers:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._authority = Authority.made(folder, "ca")
         # kept, as a claim ends with its object
         self._claims = [claim() for _ in range(COUNT)]
         self._ports = [each.port for each in self._claims]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        self.settings = Settings(
+            bootstrap_servers=",".join(f"127.0.0.1:{port}" for port in self._ports),
+            replication_factor=COUNT,
+            kafka=login(self._authority, "admin", ADMIN),
+        )
         for node in self.nodes:
             self._format(node)
 
@@ -89,12 +99,15 @@ class Brokers:
 
         until("replicas are not in sync", in_sync, _START_S, poll_s=0.5)
 
-    def needed_in_sync(self, settings: Settings, topics: Sequence[str]) -> list[str | None]:
-        """`min.insync.replicas` of topics, as the cluster has it."""
+    def configure(self, settings: Settings, topic: str, config: Mapping[str, str]) -> None:
+        """Sets settings of a topic."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        for name, value in config.items():
+            resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
         # kept: with its client, an answer is lost
         client = admin(settings)
-        asked = client.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics])
-        return [future.result(30)["min.insync.replicas"].value for future in asked.values()]
+        for future in client.incremental_alter_configs([resource]).values():
+            future.result(30)
 
     def leader_of(self, settings: Settings, topic: str, partition: int) -> int:
         """The broker that leads a partition."""
@@ -107,14 +120,22 @@ class Brokers:
     def _format(self, node: int) -> None:
         home = self._home(node)
         home.mkdir(parents=True)
-        path = server_config.write(home, data=home / "data", log=home / "broker.log", port=self._ports[node])
+        port = self._ports[node]
+        path = server_config.write(home, data=home / "data", log=home / "broker.log", port=port)
+        guarded = guard(port, self._authority.server(f"broker-{node}"), self._authority)
         voters = ",".join(f"{n + 1}@127.0.0.1:{port + 1}" for n, port in enumerate(self._ports))
-        changed = {"node.id": node + 1, "controller.quorum.voters": voters, **_OF_THREE}
+        changed = {
+            "node.id": node + 1,
+            "controller.quorum.voters": voters,
+            **_OF_THREE,
+            **dict(line.split("=", 1) for line in guarded.splitlines()),
+        }
         text = path.read_text()
         for name, value in changed.items():
             text = re.sub(rf"^{re.escape(name)}=.*\n", "", text, flags=re.MULTILINE) + f"{name}={value}\n"
         path.write_text(text)
         command = [*self._java(node, 128), "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(path)]
+        command += MAKE_ADMIN
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
 
     def _java(self, node: int, heap_mb: int) -> list[str]:
@@ -136,7 +157,7 @@ def three_brokers(folder: Path) -> Iterator[Brokers]:
     try:
         for node in brokers.nodes:
             brokers.start(node)
-        client = admin(Settings(bootstrap_servers=brokers.bootstrap))
+        client = admin(brokers.settings)
         until("a broker is missing", lambda: len(_registered(client)) == COUNT, _START_S)
         yield brokers
     finally:

@@ -18,7 +18,7 @@ from pipelines.kafka.client import producer
 from pipelines.model.names import result_topic
 from pipelines.settings import Settings
 from tests.e2e.cluster import Cluster
-from tests.shared.bucket import bucket_server
+from tests.shared.bucket import ask, bucket_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,6 +148,27 @@ def test_a_host_without_the_checkpoint_keeps_the_state_through_a_reset(hosts: Ho
     assert newest_folder(one.settings, NAME, 2) is not None
     with one.producing(APP, 100, per_second=100):
         pass
+    one.settle(NAME, "lines")
+    assert hosts.clean()
+    one.stop(NAME)
+
+
+def test_a_driver_whose_copies_fail_runs_on_and_its_heartbeats_say_for_how_long(hosts: Hosts) -> None:
+    one = hosts.one
+    endpoint, bucket = one.settings.store["endpoint_override"], str(one.settings.store_url).split("/")[2]
+
+    def fails_s() -> float | None:
+        return one.context().beats()[NAME].copies_fail_s
+
+    one.start(NAME, batch=500)
+    assert fails_s() is None
+    ask(f"http://{endpoint}/moto-api/reset", "POST")
+    with one.producing(APP, 100, per_second=100):
+        one.until("it does not say so", lambda: (fails_s() or 0) > 0)
+        batch = _last_batch(one)
+        one.until("it commits nothing more", lambda: _last_batch(one) > batch + 1)
+        ask(f"http://{endpoint}/{bucket}", "PUT")
+        one.until("it still says so", lambda: fails_s() is None)
     one.settle(NAME, "lines")
     assert hosts.clean()
     one.stop(NAME)

@@ -27,7 +27,8 @@ class World:
         self.copies = MagicMock()
         self.copies.read.return_value = None
         self.copies.write.side_effect = self._write
-        self.copier = Copier(self.copies, FOLDER, 2, every_s=0.01, batch=lambda: self.batch)
+        self.now_s = 100.0
+        self.copier = Copier(self.copies, FOLDER, 2, every_s=0.01, batch=lambda: self.batch, clock=lambda: self.now_s)
 
     def _write(self, folder: Path, token: int, last: Copy | None) -> Copy:
         assert (folder, token) == (FOLDER, 2) and self.batch is not None
@@ -71,9 +72,13 @@ def test_an_outage_of_the_bucket_stops_nothing(world: World, caplog: pytest.LogC
     world.outage, world.batch = True, 4
     until("it is not tried again", lambda: world.copies.write.call_count > 2, 10)
     assert world.copier.copied is None
+    world.now_s += 40
+    # since the first of them
+    assert world.copier.fails_s == 40
     assert f"{FOLDER} could not be copied to the bucket; it is tried again: no answer" in caplog.text
     world.outage = False
     until("no copy", lambda: world.copier.copied == 4, 10)
+    until("it says that they fail", lambda: world.copier.fails_s is None, 10)
 
 
 def test_a_driver_goes_on_from_the_copy_of_the_one_before() -> None:

@@ -114,6 +114,10 @@ def test_progress_and_heartbeats_that_can_not_be_read_are_shown(cluster: Cluster
     v1.batch(rows(1, 2))
     await_ends(cluster.settings, progress_topic(v1.name), 1)
     assert json.loads(terminal.run("registry", "check", "--json").out)["unread_progress"] == {}
+    # the topics that were made with one replica lack the second
+    two = Terminal(cluster.settings.model_copy(update={"replication_factor": 2}), tmp_path, Threads(cluster.settings))
+    found = json.loads(two.run("registry", "check", "--json").out)["may_lose_records"]
+    assert len(found) == 1 and "1 of the 2 replicas" in found[0] and progress_topic(v1.name) in found[0]
 
 
 def test_progress_that_can_not_be_read_moves_no_follower_and_is_refused_where_it_counts(cluster: Cluster) -> None:

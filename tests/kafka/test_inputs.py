@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from pipelines.kafka.client import producer_config
-from pipelines.kafka.inputs import inputs_now
+from pipelines.kafka.client import producer, producer_config
+from pipelines.kafka.inputs import inputs_now, replication
 from pipelines.kafka.topics import INPUT
+from pipelines.model.missing import Replication
 from pipelines.settings import Settings
 
 pytestmark = pytest.mark.broker
@@ -66,6 +67,19 @@ def test_a_topic_says_what_it_deletes_and_how_many_replicas_it_has(
     assert found[kept].limits == found[compacted].limits == {}
     assert [(each.replicas, each.in_sync) for each in found.values()] == [(1, 1)] * 3
     assert {topic for topic, known in found.items() if known.unclean} == {limited}
+
+
+def test_kafka_s_own_topics_say_how_they_are_kept_as_any_topic_does(
+    broker: Settings, fresh_topic: Callable[..., str]
+) -> None:
+    topic = fresh_topic(2, unclean_leader_election_enable="true")
+    # the first transaction creates it
+    producer(broker, transactional_id=topic).init_transactions(60)
+    one = Replication(replicas=1, in_sync=1, unclean=False)
+    assert replication(broker, ["__transaction_state", topic, "no-such-topic"]) == {
+        "__transaction_state": one,
+        topic: Replication(replicas=1, in_sync=1, unclean=True),
+    }
 
 
 @pytest.mark.parametrize(("ahead_ms", "refused"), [(INPUT_MS // 2, False), (INPUT_MS * 2, True)])

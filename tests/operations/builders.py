@@ -28,7 +28,7 @@ from pipelines.model.entries import (
     StateSet,
     Switch,
 )
-from pipelines.model.missing import InputNow
+from pipelines.model.missing import InputNow, Replication
 from pipelines.model.positions import ResultPosition, SourcePosition
 from pipelines.model.progress import Boundary, Heartbeat, Progress
 from pipelines.model.registry import RegistryState, Release, fold
@@ -120,6 +120,7 @@ class Kafka:
 
     ids: Callable[[Iterable[str]], Mapping[str, str]] = lambda topics: dict.fromkeys(topics, "")
     inputs: Mapping[str, InputNow] = field(default_factory=dict)
+    kept: Mapping[str, Replication] = field(default_factory=dict)
     groups: Set[str] = EVERY_GROUP
     names: Set[str] = frozenset()
     partitions: Callable[[str], int | None] = lambda _: 1
@@ -133,6 +134,9 @@ class Kafka:
 
     def inputs_now(self, names: Iterable[str]) -> Mapping[str, InputNow]:
         return self.inputs
+
+    def replication(self, names: Iterable[str]) -> Mapping[str, Replication]:
+        return {name: self.kept[name] for name in names if name in self.kept}
 
     def group_names(self) -> Set[str]:
         return self.groups

@@ -26,7 +26,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.engine.lease import this_process
-from pipelines.errors import Refused, SwitchyardError
+from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.model.entries import (
     Carried,
     Closed,
@@ -108,6 +108,29 @@ def test_who_may_give_no_signs_of_life_takes_nothing_over() -> None:
     with pytest.raises(Refused, match="no right"):
         journal.journaled(context_of(log), PLAN, lambda: pytest.fail("it is carried out"))
     assert log.entries == before
+
+
+@pytest.mark.parametrize("lost", ["state", "step"])
+def test_an_operation_that_an_outage_has_ended_stays_open_and_says_how_to_resume_it(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
+
+    def unreached(*_: Any, **__: Any) -> Any:
+        raise Unavailable("no answer", fix="look at the brokers")
+
+    def work() -> None:
+        monkeypatch.setattr(log, lost, unreached)
+        raise Unavailable("the leader is dead", fix="wait")
+
+    with pytest.raises(Unavailable) as caught:
+        journal.journaled(context_of(log), PLAN, work)
+    assert caught.value.what == "the leader is dead"
+    assert caught.value.fix == f"wait; to continue: `switchyard resume {PLAN.id}`"
+    assert log.known.operations[PLAN.id].closed is None
+    monkeypatch.undo()
+    journal.journaled(context_of(log), PLAN, lambda: None)
+    assert log.known.operations[PLAN.id].closed is not None
 
 
 def test_who_does_not_know_the_time_ends_nothing() -> None:

@@ -41,16 +41,12 @@ ADMIN = "admin-secret"
 REAUTH_MS = 2_000
 _MECHANISMS = (ScramMechanism.SCRAM_SHA_512, ScramMechanism.SCRAM_SHA_256)
 
-_SERVER = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-controller.listener.names=CONTROLLER
+# TLS and a login for clients and between brokers (SCRAM), and for controllers (PLAIN)
+_GUARD = """\
 listeners=SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=SASL_SSL://127.0.0.1:{port}
 listener.security.protocol.map=SASL_SSL:SASL_SSL,CONTROLLER:SASL_SSL
 inter.broker.listener.name=SASL_SSL
-log.dirs={data}
 ssl.keystore.type=PEM
 ssl.keystore.location={server}
 ssl.truststore.type=PEM
@@ -66,6 +62,16 @@ listener.name.sasl_ssl.scram-sha-256.connections.max.reauth.ms={reauth}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:admin;User:reader
 allow.everyone.if.no.acl.found=false
+"""
+# makes the user `admin` when a node is formatted
+MAKE_ADMIN = ("--add-scram", f"SCRAM-SHA-512=[name=admin,password={ADMIN}]")
+
+_SERVER = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+log.dirs={data}
 auto.create.topics.enable=false
 default.replication.factor=1
 offsets.topic.replication.factor=1
@@ -96,6 +102,24 @@ logger.decisions.appenderRef.decisions.ref=decisions
 """
 
 
+def guard(port: int, server: Path, authority: Authority) -> str:
+    """The lines of a node's configuration that guard its listeners on `port` and the next one. `server`: its certificate."""
+    return _GUARD.format(
+        port=port, controller=port + 1, server=server, ca=authority.file, admin=ADMIN, reauth=REAUTH_MS
+    )
+
+
+def login(authority: Authority, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, str]:
+    """The settings' `kafka` table of a process that logs in as `user`."""
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        "ssl.ca.location": str(authority.file),
+    }
+
+
 @dataclass(frozen=True)
 class Guarded:
     """The broker, with the folder of its own and the CA that signed its certificate."""
@@ -111,11 +135,8 @@ class Guarded:
         server = authority.server("server")
         properties = folder / "server.properties"
         properties.write_text(
-            _SERVER.format(
-                port=port, controller=port + 1, data=folder / "data", server=server, ca=authority.file, admin=ADMIN,
-                reauth=REAUTH_MS,
-            )
-        )  # fmt: skip
+            _SERVER.format(controller=port + 1, data=folder / "data") + guard(port, server, authority)
+        )
         logging = server_config._LOGGING.format(log=folder / "broker.log")
         (folder / "log4j2.properties").write_text(logging + _DECISIONS.format(log=folder / "decisions.log"))
         java = [
@@ -123,10 +144,9 @@ class Guarded:
             *server_config.jvm_options(folder, folder, HEAP_MB),
             *("-cp", ":".join(map(str, broker_jars()))),
         ]
-        scram = [f"--add-scram=SCRAM-SHA-512=[name=admin,password={ADMIN}]"]
         # a fixed id: nobody else knows of this cluster
         made = subprocess.run(
-            [*java, "kafka.tools.StorageTool", "format", "-t", "guarded-cluster-000000", "-c", str(properties), *scram],
+            [*java, "kafka.tools.StorageTool", "format", "-t", "guarded-cluster-000000", "-c", str(properties), *MAKE_ADMIN],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert made.returncode == 0, made.stdout + made.stderr
@@ -152,13 +172,7 @@ class Guarded:
         self, user: str, password: str = PASSWORD, *, mechanism: str = "SCRAM-SHA-512", **changes: Any
     ) -> Settings:
         """The settings of a process that logs in as `user`."""
-        kafka = {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": mechanism,
-            "sasl.username": user,
-            "sasl.password": password,
-            "ssl.ca.location": str(self.authority.file),
-        }
+        kafka = login(self.authority, user, password, mechanism)
         # a driver here lives for a minute
         spark = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
         given: dict[str, Any] = {

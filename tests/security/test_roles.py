@@ -22,10 +22,12 @@ from pipelines.kafka import topics
 from pipelines.kafka.acls import ROLES, Role, as_commands, rights
 from pipelines.kafka.client import admin, producer
 from pipelines.kafka.failures import forbidden
+from pipelines.kafka.inputs import replication
 from pipelines.kafka.login import java_properties
 from pipelines.kafka.offsets import end_offsets, group_offsets
 from pipelines.kafka.topics import delete_topics, ensure_topic, partition_count
-from pipelines.model.names import REGISTRY_TOPIC, dead_letter_topic
+from pipelines.model.missing import Replication
+from pipelines.model.names import KAFKA_TOPICS, REGISTRY_TOPIC, dead_letter_topic
 from tests.reset.world import HEAD
 from tests.security.access import allow, as_asked, asked_by, binding, bindings_of
 from tests.security.guarded import ADMIN, PLANTED, Guarded
@@ -220,6 +222,13 @@ def test_a_role_can_not(live: Office, role: Role, attempt: Callable[[Office, Rol
         attempt(live, role)
     # an operator's word for it, or Kafka's
     assert isinstance(caught.value, Refused) or forbidden(caught.value.args[0]), caught.value
+
+
+def test_what_a_role_may_not_see_of_a_topic_is_unknown_and_no_failure(live: Office) -> None:
+    found = replication(live.settings("driver"), [*KAFKA_TOPICS, REGISTRY_TOPIC])
+    assert found == {**dict.fromkeys(KAFKA_TOPICS, Replication()), REGISTRY_TOPIC: Replication(replicas=1)}
+    seen = replication(live.settings("operator"), [*KAFKA_TOPICS, REGISTRY_TOPIC, f"{live.app}.v1.progress"])
+    assert len(seen) == 4 and set(seen.values()) == {Replication(replicas=1, in_sync=1, unclean=False)}
 
 
 def test_nothing_that_was_written_shows_a_password(live: Office, capfd: pytest.CaptureFixture[str]) -> None:

@@ -43,8 +43,13 @@ class BucketServer:
 def make_bucket(endpoint: str) -> str:
     """Creates a bucket, and returns its name."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
-    urllib.request.urlopen(urllib.request.Request(f"http://{endpoint}/{name}", method="PUT"), timeout=10).close()
+    ask(f"http://{endpoint}/{name}", "PUT")
     return name
+
+
+def ask(url: str, method: str) -> None:
+    """Sends the server a request without a body."""
+    urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=10).close()
 
 
 def _answers(address: str) -> bool:

@@ -1,13 +1,85 @@
-"""What a plan says about inputs that may lose records."""
+"""What is said about topics that may lose records: inputs, Switchyard's own topics, and those of Kafka itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from orchestration.operations.looking.kafka_tools import kafka_tool
 from pipelines.kafka.topics import in_sync
-from pipelines.model.missing import InputNow
+from pipelines.model.missing import InputNow, Replication
+from pipelines.model.names import HEARTBEATS_TOPIC, KAFKA_TOPICS, REGISTRY_TOPIC, SNAPSHOTS_TOPIC, progress_topic
+from pipelines.model.registry import Release
 from pipelines.settings import Settings
+
+Value = TypeVar("Value")
+
+
+def own_topics(releases: Iterable[Release]) -> Sequence[str]:
+    """The topics that no release works without: Kafka's own, those of the registry, and those of `releases` that are not
+    retired.
+    """
+    kept = [release for release in releases if release.state != "retired"]
+    written = [name for each in kept for name in (progress_topic(each.name), *each.result_topics.values())]
+    return [*KAFKA_TOPICS, REGISTRY_TOPIC, SNAPSHOTS_TOPIC, HEARTBEATS_TOPIC, *written]
+
+
+def cluster_notes(settings: Settings, found: Mapping[str, Replication]) -> Sequence[str]:
+    """About `own_topics` that a dead broker may take records of. `found`: those that exist. One note for each cause, with
+    what helps.
+    """
+    alter = f"{kafka_tool(settings, 'kafka-configs.sh')} --alter --topic"
+    wanted = settings.replication_factor
+    notes = []
+    for replicas, names in _by(found, lambda each: each.replicas):
+        if replicas < wanted:
+            notes.append(
+                f"{_have(names)} {replicas} of the {wanted} replicas that `replication_factor` asks for: the loss of fewer "
+                "disks stops or loses what is in there. `kafka-reassign-partitions.sh` adds replicas"
+            )
+    for (replicas, now), names in _by(found, _replicas_and_in_sync):
+        for name, least in in_sync(replicas).items():
+            if now < int(least):
+                notes.append(
+                    f"{_have(names)} {replicas} replicas and {name}={now}: a record that counts as written may be lost with "
+                    f"one broker. {_each(alter, names)} --add-config {name}={least}`"
+                )
+    for _, names in _by(found, lambda each: True if each.unclean and (each.replicas or 0) > 1 else None):
+        notes.append(
+            f"{_have(names)} unclean.leader.election.enable=true: records may be lost that were read already, when brokers "
+            f"die. {_each(alter, names)} --add-config unclean.leader.election.enable=false`"
+        )
+    hidden = [name for name, each in found.items() if each.replicas is None or each.in_sync is None]
+    if hidden and wanted > 1:
+        notes.append(
+            f"this login can't see whether {', '.join(hidden)} may lose records (needs the ACLs Describe and "
+            "DescribeConfigs): `switchyard acls` prints those of an operator"
+        )
+    return notes
+
+
+def _replicas_and_in_sync(each: Replication) -> tuple[int, int] | None:
+    return None if each.replicas is None or each.in_sync is None else (each.replicas, each.in_sync)
+
+
+def _by(
+    found: Mapping[str, Replication], value_of: Callable[[Replication], Value | None]
+) -> Sequence[tuple[Value, Sequence[str]]]:
+    """The topics by a value, without those of which it is unknown."""
+    grouped: dict[Value, list[str]] = {}
+    for name, each in found.items():
+        if (value := value_of(each)) is not None:
+            grouped.setdefault(value, []).append(name)
+    return list(grouped.items())
+
+
+def _have(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}"
+
+
+def _each(alter: str, names: Sequence[str]) -> str:
+    """The start of a command for one topic, or for each of several."""
+    return f"To change that: `{alter} {names[0]}" if len(names) == 1 else f"For each: `{alter} TOPIC"
 
 
 def durability_notes(settings: Settings, now: Mapping[str, InputNow]) -> Sequence[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from orchestration.operations.lifecycle import find_release, live_release
 from orchestration.operations.looking.costs import replay_rate, room_of, time_of
-from orchestration.operations.looking.durability import durability_notes
+from orchestration.operations.looking.durability import cluster_notes, durability_notes, own_topics
 from orchestration.operations.looking.future import future_notes
 from orchestration.operations.looking.history import History, compaction_notes, history_of_staging
 from orchestration.operations.looking.missing_topics import how_to_create
@@ -267,6 +267,7 @@ def _plan_of(
             *compaction_notes(now, {spec.inputs[source].topic for source in tables}),
             *future_notes(context.settings, now, facts["watermark_delay_ms"]),
             *durability_notes(context.settings, now),
+            *cluster_notes(context.settings, context.cluster.replication(own_topics(state.of_app(app)))),
         ),
         undo=f"switchyard retire {name} --after 0s --execute",
     )

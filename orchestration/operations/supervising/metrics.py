@@ -288,6 +288,8 @@ _BEAT: tuple[tuple[str, str, str, Callable[[Heartbeat], float | None]], ...] = (
     ("resident_memory_bytes", "Memory of the driver and its JVM.", "bytes", lambda b: b.rss_bytes or None),
     ("heap_used_bytes", "Heap that the JVM uses.", "bytes", lambda b: b.heap_used_bytes or None),
     ("heap_max_bytes", "Heap that the JVM may use.", "bytes", lambda b: b.heap_max_bytes or None),
+    ("copies_failing_seconds", "Time since copies of the checkpoint to the bucket have failed; 0 if they do not.",
+     "seconds", lambda b: b.copies_fail_s or 0),
     ("driver_error", "Whether the driver reports trouble.", "", lambda b: int(b.error is not None)),
 )  # fmt: skip
 _TOTALS: tuple[tuple[str, str, Callable[[Counts], int]], ...] = (

@@ -10,7 +10,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.looking.in_use import notes
 from orchestration.operations.looking.parts import told_losses
 from orchestration.operations.looking.unread import unread_progress
-from pipelines.errors import Refused
+from pipelines.errors import Refused, Unavailable
 from pipelines.model.entries import Entry, Opened
 from pipelines.model.names import app_of
 from pipelines.model.progress import Heartbeat
@@ -20,8 +20,8 @@ from pipelines.model.unread import Unread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseStatus:
-    """A release and its driver. `holder`: who runs it, in words; None: nobody. `notes`: see `in_use.notes`. `lost`: whether
-    some of them name what is gone, with the way back.
+    """A release and its driver. `holder`: who runs it, in words; None: nobody, or unless `known`, nobody knows. `notes`: see
+    `in_use.notes`. `lost`: whether some of them name what is gone, with the way back.
     """
 
     release: Release
@@ -30,10 +30,13 @@ class ReleaseStatus:
     live: bool
     notes: tuple[str, ...] = ()
     lost: bool = False
+    known: bool = True
 
     @property
     def health(self) -> str:
-        """`stopped`, `down` (it should run, but has no driver), or the state in the driver's heartbeat."""
+        """`stopped`, `down` (it should run, but has no driver), the state in the driver's heartbeat, or `unknown`."""
+        if not self.known:
+            return "unknown"
         if self.holder is None:
             return "down" if self.release.wanted == "running" and self.release.state != "failed" else "stopped"
         return self.beat.state if self.beat else "starting"
@@ -42,6 +45,29 @@ class ReleaseStatus:
 def statuses(context: Context, *, parts: bool = True) -> list[ReleaseStatus]:
     """Every release, by name. Ends operations past their deadline first. `parts`: as for `statuses_of`."""
     return statuses_of(context, _expired(context), parts=parts)
+
+
+def statuses_in_outage(context: Context) -> tuple[list[ReleaseStatus], Unavailable | None]:
+    """As `statuses`. If Kafka only lets the registry be read, as with two of three brokers dead: what that says, and the error.
+
+    Raises Unavailable if the registry can't be read either.
+    """
+    try:
+        return statuses(context), None
+    except Unavailable as outage:
+        state = context.registry.state()
+        found = [
+            ReleaseStatus(
+                release=release,
+                beat=None,
+                holder=None,
+                live=(live := state.live(release.spec.app)) is not None and live.new == release.name,
+                notes=tuple(notes(state, release)),
+                known=False,
+            )
+            for release in sorted(state.releases.values(), key=lambda r: (r.spec.app, r.spec.version))
+        ]
+        return found, outage
 
 
 def statuses_of(context: Context, state: RegistryState, *, parts: bool) -> list[ReleaseStatus]:

@@ -33,7 +33,8 @@ NOW_MS = 1_000_000_000
 BEAT = Heartbeat(
     release=LIVE, generation=1, token=4, host="h", pid=1, at_ms=NOW_MS - 2_500, state="running", batch_id=9,
     behind_records=3, lag_records=70, input_records_per_s=11, processed_records_per_s=22, batch_ms=450,
-    watermark_ms=5_000, rss_bytes=100, heap_used_bytes=7, heap_max_bytes=9, error="trouble",
+    watermark_ms=5_000, rss_bytes=100, heap_used_bytes=7, heap_max_bytes=9, copies_fail_s=31.5,
+    error="trouble",
 )  # fmt: skip
 TOTAL = Counts(rows_in=1_000, rows_out=900, late_dropped=5, dead_lettered=2)
 
@@ -111,6 +112,7 @@ def test_everything_that_status_shows_is_exported_with_its_unit() -> None:
         "switchyard_release_resident_memory_bytes": 100,
         "switchyard_release_heap_used_bytes": 7,
         "switchyard_release_heap_max_bytes": 9,
+        "switchyard_release_copies_failing_seconds": 31.5,
         "switchyard_release_driver_error": 1,
         "switchyard_release_input_records_total": 1_000,
         "switchyard_release_result_records_total": 900,
@@ -133,11 +135,12 @@ def test_what_is_not_known_is_left_out_and_not_zero() -> None:
         "switchyard_release_wanted_running", "switchyard_release_running", "switchyard_release_live",
         "switchyard_release_generation", "switchyard_release_driver_starts_total", "switchyard_release_state",
     }  # fmt: skip
-    silent = BEAT.model_copy(update={"lag_records": None, "watermark_ms": None, "error": None})
+    silent = BEAT.model_copy(update={"lag_records": None, "watermark_ms": None, "error": None, "copies_fail_s": None})
     status = replace(reading().found[0], beat=silent)
     with collected(lambda: reading(found=[status])) as scrape:
         found = scrape()
     assert f"switchyard_release_lag_records {LIVE}" not in found
+    assert found[f"switchyard_release_copies_failing_seconds {LIVE}"] == 0
     assert f"switchyard_release_watermark_timestamp_seconds {LIVE}" not in found
     assert found[f"switchyard_release_driver_error {LIVE}"] == 0
 

@@ -14,7 +14,7 @@ from orchestration.operations.context import Context
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.releases import Want
-from orchestration.operations.supervising.overview import audit, open_operations, statuses
+from orchestration.operations.supervising.overview import audit, open_operations, statuses, statuses_in_outage
 from pipelines.errors import Refused, Unavailable
 from pipelines.kafka.clock import now_ms
 from pipelines.kafka.registry import Decide, Registry
@@ -22,7 +22,7 @@ from pipelines.model.entries import Closed, Entry, MarkOrdered, Opened, SwitchAb
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState, fold
 from pipelines.settings import Settings
-from tests.operations.builders import Log, context_of, evidence, staged
+from tests.operations.builders import Log, context_of, evidence, staged, switched
 
 HOUR_MS = 3_600_000
 LOOKS: list[Callable[[Context], object]] = [statuses, open_operations, lambda context: list(audit(context))]
@@ -167,3 +167,21 @@ def test_who_abandons_an_operation_is_told_what_it_leaves_behind(
     overview.abandon("reset-1")
     # of its own releases alone
     assert capsys.readouterr().out == "reset-1 is abandoned\n  a.v1: left of a.v1\n"
+
+
+def test_the_registry_is_shown_though_nothing_is_known_of_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(*staged("a.v1", "a.v2"), *switched(1, None, "a.v1"))
+    outage = Unavailable("the leader of the heartbeats is dead", fix="start the brokers")
+
+    def unreached(**_: Any) -> Any:
+        raise outage
+
+    found, error = statuses_in_outage(context_of(log))
+    assert error is None and [each.health for each in found] == ["stopped", "stopped"]
+    monkeypatch.setattr(log.heartbeats, "latest", unreached)
+    found, error = statuses_in_outage(context_of(log))
+    assert error is outage
+    assert [(each.release.name, each.health, each.live) for each in found] == [
+        ("a.v1", "unknown", True),
+        ("a.v2", "unknown", False),
+    ]
