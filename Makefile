@@ -165,7 +165,7 @@ with-postgres:
 	@$(MAKE) setup EXTRAS='$(sort $(EXTRAS) postgres)'
 
 # in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started
-test-cluster: with-postgres ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root and Postgres
+test-cluster: with-postgres ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root, Postgres and a C compiler (tcc)
 	@unshare --net --mount --pid --fork --kill-child --mount-proc $(BIN)/pytest -n 0 -m cluster $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use

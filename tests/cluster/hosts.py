@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -181,6 +182,23 @@ class Host:
             process.wait(30)
         # the kernel takes it away some time later, and another host may have the name by then
         subprocess.run(["ip", "link", "del", self._port], stderr=subprocess.DEVNULL, check=False)
+
+
+def clock_library(folder: Path) -> Path:
+    """What moves the wall clock of a process that loads it first, built in `folder`."""
+    compiler = next(filter(None, map(shutil.which, ("tcc", "gcc", "cc"))), None)
+    assert compiler is not None, (
+        "these tests set the clocks of hosts: install a C compiler (Debian: apt-get install tcc)"
+    )
+    built = folder / "clock.so"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-w", "-o", str(built), str(source)], check=True)
+    return built
+
+
+def with_clock(library: Path, ahead_s: int) -> dict[str, str]:
+    """The environment of processes whose wall clock is `ahead_s` seconds ahead, or behind if that is negative."""
+    return {"LD_PRELOAD": str(library), "CLOCK_AHEAD_S": str(ahead_s)}
 
 
 def require_namespaces() -> None:

@@ -1,4 +1,7 @@
-"""Three hosts that share a store, a folder or a bucket: one stages, one runs the drivers, one has nothing but the settings."""
+"""Three hosts that share a store, a folder or a bucket: one stages, one runs the drivers, one has nothing but the settings.
+
+Their clocks differ: that of the first is a minute ahead, that of the last a minute behind.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -17,12 +21,13 @@ import pytest
 from demo.ledger import check_result
 from orchestration.sources import Faults, Options, produce, sources_for
 from pipelines.errors import Refused
+from pipelines.kafka.clock import elapsed_s
 from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
 from pipelines.model.names import result_topic
 from pipelines.settings import Settings
 from tests.cluster.cluster import SLOW_S, Cluster
-from tests.cluster.hosts import HERE, Host
+from tests.cluster.hosts import HERE, Host, clock_library, with_clock
 from tests.e2e.harness import at_rest, producing
 from tests.shared.bucket import ANY, bucket_server
 from tests.shared.waiting import until
@@ -33,6 +38,8 @@ APP, V1, V2 = "stock-stats", "stock-stats.v1", "stock-stats.v2"
 INPUTS = {"trades": "trades"}
 HISTORY, RATE = 5_000, 50
 DRIVER = "pipelines.engine.start"
+# host -> how far its clock is ahead, in seconds
+CLOCKS = {"stager": 60, "desk": -60}
 OPTIONS = Options(seed=7, per_second=100, faults=Faults.none())
 
 
@@ -42,6 +49,7 @@ class ThreeHosts(Cluster):
     def __init__(self, folder: Path, *, bucket: bool) -> None:
         self._store: Mapping[str, Any] = {}
         self._server = ExitStack()
+        self._clock = clock_library(folder)
         super().__init__(folder, ("stager", "drivers", "desk"))
         if bucket:
             # on the network that all of them share by now
@@ -53,6 +61,14 @@ class ThreeHosts(Cluster):
     def settings(self, host: Host, **changes: Any) -> Settings:
         # a switch waits for drivers that the test has suspended
         return super().settings(host, **{"driver_cores": 1, "switch_timeout_s": 150.0, **self._store, **changes})
+
+    def environment(self, host: Host, **changes: Any) -> dict[str, str]:
+        ahead_s = CLOCKS.get(host.name)
+        if ahead_s is None:
+            return super().environment(host, **changes)
+        clock = with_clock(self._clock, ahead_s)
+        # a driver there has the clock of its host, too
+        return {**super().environment(host, driver_environment=tuple(clock), **changes), **clock}
 
     @property
     def here(self) -> Settings:
@@ -82,6 +98,8 @@ def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_an_operator_needs_neither_the_host_that_staged_nor_the_disk_of_the_drivers(hosts: ThreeHosts) -> None:
     here, desk = hosts.here, hosts.desk
+    for name, ahead_s in CLOCKS.items():
+        assert _ahead_s(hosts, hosts.named[name]) == pytest.approx(ahead_s, abs=20)
     produce(here, sources_for(APP, OPTIONS), history=HISTORY)
     with producing(here, sources_for(APP, OPTIONS), RATE) as end_input:
         _bring_up(hosts)
@@ -107,6 +125,12 @@ def test_an_operator_needs_neither_the_host_that_staged_nor_the_disk_of_the_driv
     # the desk ran no driver
     assert not desk.pids_of(DRIVER)
     assert not list((hosts.folder / "disk-of-desk").glob("state/logs/*"))
+
+
+def _ahead_s(hosts: ThreeHosts, host: Host) -> float:
+    """How far the clock of a host is ahead of this one's, in seconds."""
+    done = host.run([sys.executable, "-c", "import time; print(time.time())"], hosts.environment(host), 60)
+    return float(done.stdout) - time.time()
 
 
 def _bring_up(hosts: ThreeHosts) -> None:
@@ -181,8 +205,9 @@ def _reset_and_undo(hosts: ThreeHosts) -> None:
 
 def _cut_off(hosts: ThreeHosts) -> None:
     """The drivers' host loses the network, another one takes over, and then it is back."""
-    hosts.drivers.cut_off()
     hosts.supervise(hosts.stager)
+    _leaves_living_drivers_alone(hosts)
+    hosts.drivers.cut_off()
     until("nobody has taken over", lambda: {_holder(hosts, name) for name in (V1, V2)} == {"stager"}, SLOW_S)
     for name in (V1, V2):
         _await_batches(hosts, name)
@@ -194,6 +219,21 @@ def _cut_off(hosts: ThreeHosts) -> None:
         assert re.search(rf"ERROR {name}: token \d+ is superseded by \d+", log), log[-2000:]
         assert _holder(hosts, name) == "stager"
         _await_batches(hosts, name)
+
+
+def _leaves_living_drivers_alone(hosts: ThreeHosts) -> None:
+    """Waits for longer than a driver may be silent, while a supervisor looks whose clock is ahead by more than that."""
+
+    def leases() -> object:
+        releases = hosts.registry.state().releases
+        return [releases[name].lease for name in (V1, V2)]
+
+    before, timeout_s = leases(), hosts.here.lease_timeout_s
+    assert timeout_s < CLOCKS["stager"]
+    until("the supervisor does not start", lambda: hosts.stager.pids_of("supervise"), SLOW_S)
+    until_s = elapsed_s() + 2 * timeout_s
+    until("the time does not pass", lambda: elapsed_s() > until_s, SLOW_S, poll_s=0.5)
+    assert hosts.stager.pids_of("supervise") and leases() == before
 
 
 def _await_batches(hosts: ThreeHosts, name: str, more: int = 2) -> None:
