@@ -30,7 +30,9 @@ _REPOSITORIES = "spark.jars.repositories"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 # masters for which tasks run in the driver's own process
 _LOCAL_MASTER = re.compile(r"local(\[(\*|\d+)( *, *\d+)?\])?")
-_OTHER_MASTER = re.compile(r"spark://.+|local-cluster\[.+\]")
+_OTHER_MASTER = re.compile(r"spark://.+|local-cluster\[.+\]|yarn")
+# variables that name a folder with YARN's configuration, and the file there that says where YARN is
+_YARN_FOLDERS, _YARN_SITE = ("YARN_CONF_DIR", "HADOOP_CONF_DIR"), "yarn-site.xml"
 # how long a driver may take besides the wait for its executors, until its first heartbeat
 _BOOT_S = 30.0
 # Spark properties that have a setting of their own, or that Switchyard relies on; what to do instead
@@ -182,9 +184,9 @@ class Settings(BaseSettings):
     )
     spark_master: str | None = Field(
         None,
-        description="Where the tasks of drivers run, such as `spark://host:7077`. Without it they run in the driver, on "
+        description="Where the tasks of drivers run: `spark://host:7077`, or `yarn`. Without it they run in the driver, on "
         "`driver_cores` cores. Trials and checks always run on the machine of their command. Set it if one machine is too "
-        "small; it needs `store_shared` and `bootstrap_servers`.",
+        "small; it needs `store_shared` and `bootstrap_servers`, and `yarn` needs the variable `HADOOP_CONF_DIR`.",
     )
     driver_host: str | None = Field(
         None,
@@ -211,8 +213,8 @@ class Settings(BaseSettings):
     executor_heap_mb: int = Field(
         1024,
         ge=512,
-        description="Heap of an executor's JVM. It takes a quarter more for RocksDB, and its Python workers' memory. Used with "
-        "`spark_master` only. Raise it if executors run out of memory.",
+        description="Heap of an executor's JVM. It takes a quarter more for RocksDB, and its Python workers' memory. A "
+        "container of YARN has room for both. Used with `spark_master` only. Raise it if executors run out of memory.",
     )
     spark_ui_port: int = Field(
         0,
@@ -439,7 +441,10 @@ class Settings(BaseSettings):
     def _known_master(cls, value: str | None) -> str | None:
         if value is None or _LOCAL_MASTER.fullmatch(value) or _OTHER_MASTER.fullmatch(value):
             return value
-        raise ValueError(f"spark_master takes spark://HOST:PORT, local or local[N]; {value} is not supported yet")
+        instead = "; on Kubernetes, run drivers in pods, without spark_master" if value.startswith("k8s:") else ""
+        raise ValueError(
+            f"spark_master takes spark://HOST:PORT, yarn, local or local[N]; {value} is not supported yet{instead}"
+        )
 
     @field_validator("state_dir")
     @classmethod
@@ -477,6 +482,11 @@ class Settings(BaseSettings):
     def _fit_for_executors(self) -> Self:
         if self.spark_master is None or not self.executors_elsewhere:
             return self
+        if self.on_yarn and not _has_yarn_site():
+            raise ValueError(
+                f"with spark_master = yarn, drivers need the file {_YARN_SITE}, which says where YARN is: set the variable "
+                "HADOOP_CONF_DIR or YARN_CONF_DIR to the folder that has it"
+            )
         if self.bootstrap_servers is None:
             raise ValueError(
                 "with spark_master, executors on other hosts read from Kafka, but the embedded broker listens on this machine "
@@ -564,6 +574,11 @@ class Settings(BaseSettings):
         return self.spark_master is not None and _LOCAL_MASTER.fullmatch(self.spark_master) is None
 
     @property
+    def on_yarn(self) -> bool:
+        """Whether YARN starts the executors of drivers."""
+        return self.spark_master == "yarn"
+
+    @property
     def host(self) -> str:
         return socket.gethostname()
 
@@ -623,6 +638,12 @@ class Settings(BaseSettings):
             out["SWITCHYARD_SPARK_MASTER"] = ""
         drop_holders(out)
         return {**out, "SWITCHYARD_SPARK": json.dumps(without_secrets(self.spark))}
+
+
+def _has_yarn_site() -> bool:
+    """Whether a variable of this process names a folder with YARN's configuration."""
+    folders = [folder for name in _YARN_FOLDERS if (folder := os.environ.get(name))]
+    return any(Path(folder, _YARN_SITE).is_file() for folder in folders)
 
 
 def revealed(properties: Mapping[str, SecretStr | str]) -> dict[str, str]:

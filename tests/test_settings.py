@@ -17,7 +17,7 @@ from orchestration.operations.looking.files import folders_of
 from orchestration.operations.plans.stages.releases import DeleteFiles
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.code import code_path
-from pipelines.engine.jvm.jars import class_archive, scala_jar
+from pipelines.engine.jvm.jars import class_archive, pyspark_jars, scala_jar
 from pipelines.engine.spark_conf import session_conf, spark_kafka_options
 from pipelines.engine.table_file import table_path
 from pipelines.kafka.client import consumer_config, producer_config
@@ -320,6 +320,52 @@ def test_what_executors_elsewhere_get(master: str, jars: Path) -> None:
     assert session_conf(elsewhere(spark={"spark.cores.max": "9"}))["spark.cores.max"] == "9"
 
 
+@pytest.fixture
+def hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a configuration of YARN, which a variable names."""
+    folder = tmp_path / "hadoop"
+    folder.mkdir()
+    (folder / "yarn-site.xml").write_text("<configuration/>")
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
+    return folder
+
+
+def test_what_containers_of_yarn_get(jars: Path, hadoop: Path) -> None:
+    settings = elsewhere(spark_master="yarn", executors=3, executor_cores=2, executor_heap_mb=2048)
+    conf = session_conf(settings)
+    got = [conf[f"spark.executor.{name}"] for name in ("instances", "cores", "memory")]
+    assert got == ["3", "2", "2048m"]
+    # the container holds RocksDB's quarter of the heap, the rest of the JVM, and the Python workers of each core
+    assert conf["spark.executor.memoryOverhead"] == f"{512 + 384 + 2 * 512}m"
+    # Spark uploads neither its jars nor its Python modules, and its properties go where other hosts find them
+    assert conf["spark.yarn.jars"] == f"local:{pyspark_jars()}/*" and conf["spark.yarn.isPython"] == "false"
+    assert conf["spark.yarn.stagingDir"] == "file:///store/yarn"
+    assert not [name for name in session_conf(elsewhere()) if name.startswith("spark.yarn.")]
+    own = {"spark.executor.memoryOverhead": "4g", "spark.yarn.queue": "streams"}
+    assert session_conf(elsewhere(spark_master="yarn", spark=own)).items() >= own.items()
+
+
+def test_a_driver_gets_the_configuration_of_yarn(hadoop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = elsewhere(spark_master="yarn")
+    assert settings.on_yarn and settings.executors_elsewhere
+    assert settings.environment_of_driver()["HADOOP_CONF_DIR"] == str(hadoop)
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    monkeypatch.setenv("YARN_CONF_DIR", str(hadoop))
+    assert elsewhere(spark_master="yarn").environment_of_driver()["YARN_CONF_DIR"] == str(hadoop)
+
+
+def test_yarn_without_its_configuration_is_refused(hadoop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (hadoop / "yarn-site.xml").unlink()
+    with pytest.raises(
+        ValidationError, match=r"drivers need the file yarn-site\.xml.* set the variable HADOOP_CONF_DIR"
+    ):
+        elsewhere(spark_master="yarn")
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    with pytest.raises(ValidationError, match=r"set the variable HADOOP_CONF_DIR"):
+        elsewhere(spark_master="yarn")
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -342,12 +388,13 @@ def test_trials_and_checks_run_on_this_machine(jars: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "master", ["yarn", "k8s://host", "locale[2]", "local[2", "local[x]", "spark://", "mesos://host:1"]
+    "master", ["yarn-client", "k8s://host", "locale[2]", "local[2", "local[x]", "spark://", "mesos://host:1"]
 )
 def test_a_master_that_was_never_tried_is_refused_by_name(master: str) -> None:
     with pytest.raises(ValidationError, match="spark_master takes spark://HOST:PORT") as caught:
         elsewhere(spark_master=master)
     assert f"{master} is not supported yet" in str(caught.value)
+    assert ("run drivers in pods, without spark_master" in str(caught.value)) == master.startswith("k8s:")
 
 
 @pytest.mark.parametrize("name", ["spark.master", "spark.hadoop.fs.defaultFS"])

@@ -52,6 +52,7 @@ ALLOWED = {
     "pipelines/engine/causes.py:_of_spark": "the plan and the line of a column in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:_ends": "Python's tracebacks in Spark's errors, to shorten what is shown",
     "pipelines/engine/causes.py:cause": "Python's tracebacks in Spark's errors, to shorten what is shown",
+    "pipelines/engine/yarn.py:told": "the log of a container in YARN's words, to shorten what is shown",
     "pipelines/engine/source_ends.py:__init__": "the name of a source of Spark's, of which nothing else comes to Python",
     "pipelines/processes.py:rss_bytes": "a field of the kernel's",
     "pipelines/kafka/client.py:_made": "librdkafka's words, in which it may quote a password",

@@ -197,12 +197,9 @@ class Boot:
         if not self._settings.executors_elsewhere:
             return build_session(self._settings, self._name)
         # a local driver starts without it
-        from pipelines.engine.preflight import require_executors, require_places
+        from pipelines.engine.elsewhere import session_elsewhere
 
-        require_places(self._settings)
-        spark = build_session(self._settings, self._name)
-        require_executors(spark, self._settings, self._name, self._check)
-        return spark
+        return session_elsewhere(self._settings, self._name, self._check)
 
     def _check(self) -> None:
         """Raises Superseded, StopWanted or PartLost if the driver must end before it has booted."""

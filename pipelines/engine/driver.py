@@ -184,6 +184,7 @@ class Driver:
         while True:
             self._registry.poll(_TAIL_S)
             state = self._orders.check()
+            self._require_context()
             mark = state.open_mark(self._name)
             query.sink.marks.flag_for(mark)
             self._announce_flagging(query.sink.marks.foreseen())
@@ -325,6 +326,7 @@ class Driver:
             return
         if isinstance(error, Superseded):
             raise error
+        self._require_context()
         if (lost := self._found_lost()) is not None:
             raise lost
         batch = (
@@ -341,6 +343,15 @@ class Driver:
         self._restarted_at = time.time()
         if order is None or self._alignment.is_over(order):
             self._start(query)
+
+    def _require_context(self) -> None:
+        """Raises ExecutorsLost if executors on other hosts were ended for good. Another driver gets new ones, and the batch
+        under way is not at fault.
+        """
+        if self._settings.executors_elsewhere:
+            from pipelines.engine.elsewhere import require_context
+
+            require_context(self._settings, self._name)
 
     def _found_lost(self) -> PartLost | None:
         """The lost part that may explain an error: Spark and Kafka's clients report one loss in many ways."""

@@ -13,12 +13,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
@@ -27,17 +24,17 @@ from pipelines.engine.causes import cause
 from pipelines.engine.checkpoint import release_folder
 from pipelines.engine.executor_facts import Facts, look
 from pipelines.engine.guard import INSTALLATION
+from pipelines.engine.in_time import POLL_S, Failed, Late, in_time
 from pipelines.engine.jvm.classes import java_class
 from pipelines.engine.jvm.jars import jars_dir
+from pipelines.engine.yarn import Application, ask, logs_of, yarn
 from pipelines.errors import SwitchyardError
 from pipelines.settings import Settings
 
 log = logging.getLogger("switchyard.driver")
-Answer = TypeVar("Answer")
 
 _STANDALONE = "spark://"
 _CONNECT_S = 5.0
-_POLL_S = 0.5
 # once one executor is there, the others get this long to be checked, too
 _OTHERS_S = 5.0
 _OWN_CLASS = "io.switchyard.LocalFiles"
@@ -105,46 +102,39 @@ def _answers(address: tuple[str, int]) -> bool:
 # -- once the session is there
 
 
-class _Late(Exception):
-    """The time is up."""
-
-
-class _Failed(Exception):
-    """A job has raised `error`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 def require_executors(
-    spark: SparkSession, settings: Settings, release: str, check: Callable[[], object] = lambda: None
+    spark: SparkSession,
+    settings: Settings,
+    release: str,
+    check: Callable[[], object] = lambda: None,
+    until: float | None = None,
 ) -> None:
-    """Raises ExecutorsUnfit unless the executors can run the batches of `release`, at most `executor_timeout_s` later.
+    """Raises ExecutorsUnfit unless the executors can run the batches of `release` by `until`, on the clock of `monotonic`;
+    None: `executor_timeout_s` from now.
 
     It looks at the executors that are there a few seconds after the first one. One that comes later isn't looked at.
     `check`: called twice a second; it may raise, if the driver must end.
     """
-    until = time.monotonic() + settings.executor_timeout_s
+    until = time.monotonic() + settings.executor_timeout_s if until is None else until
     _await_executors(spark, settings, until, check)
     try:
         _require_fit(spark, settings, release, until, check)
-    except _Late:
+    except Late:
         raise ExecutorsUnfit(
             f"executors have come, but have not run the first jobs {settings.executor_timeout_s:g} s after the driver's start",
             fix="raise SWITCHYARD_EXECUTOR_TIMEOUT_S, and SWITCHYARD_BOOT_TIMEOUT_S with it, if the cluster is slow; the logs of "
-            "the executors, on the hosts of Spark's workers, tell what they wait for",
+            f"the executors, {_where(settings)}, tell what they wait for",
         ) from None
 
 
 def _require_fit(
     spark: SparkSession, settings: Settings, release: str, until: float, check: Callable[[], object]
 ) -> None:
-    """Raises ExecutorsUnfit unless the executors that are there can do what a batch needs; _Late after `until`."""
+    """Raises ExecutorsUnfit unless the executors that are there can do what a batch needs; Late after `until`."""
     tasks = 2 * settings.executors * settings.executor_cores
     try:
-        without = _in_time(partial(_hosts_without_classes, spark, tasks), until, check)
-    except _Failed as error:
+        without = in_time(partial(_hosts_without_classes, spark, tasks), until, check)
+    except Failed as error:
         raise _unreachable(settings, f"a first job on them failed: {_said(error.error)}") from error.error
     if without:
         raise ExecutorsUnfit(
@@ -155,10 +145,10 @@ def _require_fit(
     with _file_in_store(settings, release) as (path, text):
         facts = partial(look, str(path), text)
         try:
-            found = _in_time(
+            found = in_time(
                 lambda: spark.sparkContext.range(tasks, numSlices=tasks).map(lambda _: facts()).collect(), until, check
             )
-        except _Failed as error:
+        except Failed as error:
             raise _other_python(f"executors can't run the driver's Python: {_said(error.error)}") from error.error
         wrong = unfit(look(str(path), text), found, settings.store_dir)
     if wrong is not None:
@@ -189,7 +179,8 @@ def unfit(mine: Facts, found: Iterable[Facts], store: Path) -> ExecutorsUnfit | 
             return ExecutorsUnfit(
                 f"executors on {each.host} run as user {each.user}, the driver as user {mine.user}: neither could read what the "
                 "other writes into the store",
-                fix="run the workers of Spark as the user of the drivers, with the same numeric id on each host",
+                fix="have executors run as the user of the drivers, with the same numeric id on each host: the workers of Spark, or the "
+                "containers of YARN",
             )
         if each.unwritten is not None:
             return ExecutorsUnfit(
@@ -235,13 +226,15 @@ def _await_executors(
         if there >= settings.executors or (others is not None and now > others):
             return
         # a standalone master gives up on a driver whose executors die ten times in a row
+        if context.isStopped() and settings.on_yarn:
+            raise ended_early(settings, ask(name=spark.sparkContext.applicationId))
         if context.isStopped():
             raise _unreachable(settings, "they were started again and again, and ended before they had connected")
         if now > until and not there:
             raise _none_came(settings, started)
         if not started:
             started = _ask(spark, settings, min(until, now + _CONNECT_S), check)
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
 def _none_came(settings: Settings, started: bool) -> ExecutorsUnfit:
@@ -249,25 +242,48 @@ def _none_came(settings: Settings, started: bool) -> ExecutorsUnfit:
         return _unreachable(
             settings, f"they were started, but none has connected within {settings.executor_timeout_s:g} s"
         )
+    master = "YARN" if settings.on_yarn else settings.spark_master
+    queue = " in the queue, spark.yarn.queue in SWITCHYARD_SPARK" if settings.on_yarn else ""
     return ExecutorsUnfit(
-        f"no executors: {settings.spark_master} has started none within {settings.executor_timeout_s:g} s for "
+        f"no executors: {master} has started none within {settings.executor_timeout_s:g} s for "
         f"{settings.executors} executors with {settings.executor_cores} cores and {settings.executor_heap_mb} MiB of heap each",
-        fix="check that the cluster has workers with so much free, or lower SWITCHYARD_EXECUTORS, SWITCHYARD_EXECUTOR_CORES or "
+        fix=f"check that the cluster has so much free{queue}, or lower SWITCHYARD_EXECUTORS, SWITCHYARD_EXECUTOR_CORES or "
         "SWITCHYARD_EXECUTOR_HEAP_MB; a slow cluster needs a larger SWITCHYARD_EXECUTOR_TIMEOUT_S",
+    )
+
+
+def ended_early(settings: Settings, application: Application | None) -> ExecutorsUnfit:
+    """The error if YARN has ended the driver's application before its executors were ready. None: YARN does not know it."""
+    what = "YARN has ended the driver's application before an executor was ready"
+    host = settings.driver_host or settings.host
+    fix = (
+        "name a queue that takes it as spark.yarn.queue in SWITCHYARD_SPARK. Hosts must reach the driver at "
+        f"{host} (SWITCHYARD_DRIVER_HOST), read the store (SWITCHYARD_STORE_URL), and have Switchyard's jars "
+        f"(SWITCHYARD_JARS_DIR, now {jars_dir()}) and Java 17 as the JAVA_HOME of their NodeManager"
+    )
+    if application is None:
+        return ExecutorsUnfit(what, fix=fix)
+    return ExecutorsUnfit(
+        f"{what}, {application.id} ({application.state}): {application.told}", fix=f"{fix}; {logs_of(application.id)}"
     )
 
 
 def _ask(spark: SparkSession, settings: Settings, until: float, check: Callable[[], object]) -> bool:
     """Whether a master has started executors. False also if no answer came by `until`: Spark would wait two minutes."""
     try:
-        return _in_time(partial(_are_started, spark, settings), until, check)
-    except (_Late, _Failed) as error:
+        return in_time(partial(_are_started, spark, settings), until, check)
+    except (Late, Failed) as error:
         log.info("whether the master has started executors is unknown: %s", str(error) or "no answer in time")
         return False
 
 
 def _are_started(spark: SparkSession, settings: Settings) -> bool:
-    """Whether a standalone master has given this driver cores, by its page. False also if that can't be read."""
+    """Whether a standalone master has given this driver cores, by its page, or YARN containers. False also if that can't be
+    read.
+    """
+    if settings.on_yarn:
+        # one of them is Spark's own, which asks for the executors
+        return yarn().application(spark.sparkContext.applicationId).containers > 1
     master = settings.spark_master or ""
     if not master.startswith(_STANDALONE):
         return False
@@ -313,27 +329,9 @@ def _file_in_store(settings: Settings, release: str) -> Iterator[tuple[Path, str
         path.unlink(missing_ok=True)
 
 
-def _in_time(job: Callable[[], Answer], until: float, check: Callable[[], object]) -> Answer:
-    """What `job` returns. Raises _Failed if it fails, _Late if it does not end in time; it is left behind. Raises what
-    `check` does meanwhile.
-    """
-    done: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(job())
-        except Exception as error:
-            done.set_exception(_Failed(error))
-
-    Thread(target=run, name="preflight", daemon=True).start()
-    while not done.done():
-        check()
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            raise _Late
-        wait([done], min(_POLL_S, left_s))
-    answer: Answer = done.result()
-    return answer
+def _where(settings: Settings) -> str:
+    """Where the logs of executors are."""
+    return "in YARN's folders of their containers" if settings.on_yarn else "on the hosts of Spark's workers"
 
 
 def _said(error: Exception) -> str:

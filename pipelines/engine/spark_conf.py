@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelines.engine import origins
 from pipelines.engine.expressions import INTERPRETED
-from pipelines.engine.jvm.jars import class_archive, mapping, spark_jars
+from pipelines.engine.jvm.jars import class_archive, mapping, pyspark_jars, spark_jars
 from pipelines.kafka.login import by_reference, java_properties
 from pipelines.private import UMASK
 from pipelines.secrets import SPARK_REDACTION
@@ -35,6 +35,13 @@ _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 # An executor that does not reach its driver ends after that many heartbeats of 10 s each. By default it holds the cores that
 # the driver of another host needs, and may write into the old checkpoint folder, for ten minutes
 _UNHEARD_BEATS = 6
+# What a container of YARN needs besides the heap and RocksDB. YARN kills one that takes more, and counts a page that two
+# processes share once for each. MiB for the rest of the JVM, as Spark reckons it (Metaspace, threads, buffers of the network)
+_JVM_REST_MB = 384
+# MiB for the Python workers of one core, and what they are forked from: pandas and Arrow, and the rows of a task
+_WORKERS_MB = 512
+# By default, YARN ends an application after a few lost containers, however long ago it lost the others
+_FORGET_LOSSES = "1h"
 # for settings that want results at once
 _SHORTEST_POLL_MS = 200
 # After each poll, Spark asks the broker for both ends of a partition, and that request queues after the next fetch.
@@ -150,7 +157,34 @@ def executors_conf(settings: Settings) -> dict[str, str]:
         "spark.executor.defaultJavaOptions": "-XX:+UseParallelGC",
         "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING[settings.log_format]}",
         "spark.executor.heartbeat.maxFailures": str(_UNHEARD_BEATS),
+        **(_yarn_conf(settings) if settings.on_yarn else {}),
     }
+
+
+def _yarn_conf(settings: Settings) -> dict[str, str]:
+    """What YARN's containers get. Each host has the same installation at the same path, so Spark uploads neither its jars nor
+    its Python modules at each start.
+    """
+    heap_mb = settings.executor_heap_mb
+    besides_mb = _rocksdb_mb(heap_mb) + _JVM_REST_MB + _WORKERS_MB * settings.executor_cores
+    return {
+        "spark.executor.instances": str(settings.executors),
+        "spark.executor.memoryOverhead": f"{besides_mb}m",
+        "spark.yarn.jars": f"local:{pyspark_jars()}/*",
+        # workers find PySpark where the driver does, in the environment of their Python
+        "spark.yarn.isPython": "false",
+        # for Spark's properties, which hosts of executors have to read. The default is the user's home on this host
+        "spark.yarn.stagingDir": (settings.store_dir / "yarn").as_uri(),
+        # the preflight waits for executors, and says why none comes; Spark would wait 30 s before that, and say nothing
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
+        "spark.executor.failuresValidityInterval": _FORGET_LOSSES,
+        "spark.yarn.am.attemptFailuresValidityInterval": _FORGET_LOSSES,
+    }
+
+
+def _rocksdb_mb(heap_mb: int) -> int:
+    """How much memory RocksDB takes besides a heap of that size, in MiB."""
+    return max(64, heap_mb // 4)
 
 
 def _state_conf(heap_mb: int) -> dict[str, str]:
@@ -163,7 +197,7 @@ def _state_conf(heap_mb: int) -> dict[str, str]:
         # counting rows would look up each key
         f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
         f"{_STATE}.rocksdb.boundedMemoryUsage": "true",
-        f"{_STATE}.rocksdb.maxMemoryUsageMB": str(max(64, heap_mb // 4)),
+        f"{_STATE}.rocksdb.maxMemoryUsageMB": str(_rocksdb_mb(heap_mb)),
     }
 
 

@@ -86,6 +86,7 @@ class Cluster:
             "store_url": str(self.hosts.store),
             "driver_heap_mb": 512,
             "boot_timeout_s": 300,
+            "probe_timeout_s": 500,
             "spark": {"spark.driver.defaultJavaOptions": SHORT_LIVED},
         }
         return Settings(**{**given, **changes})
@@ -105,7 +106,7 @@ class Cluster:
             timeout_s,
         )
 
-    def switchyard(self, host: Host, *arguments: object, timeout_s: float = 200) -> str:
+    def switchyard(self, host: Host, *arguments: object, timeout_s: float = 600) -> str:
         """Runs a command on `host`, which must succeed. Returns what it says."""
         done = self.run(host, "orchestration.cli", *arguments, timeout_s=timeout_s)
         assert done.returncode == 0, done.stdout
@@ -114,6 +115,14 @@ class Cluster:
     def supervise(self, host: Host) -> None:
         """Starts a supervisor on `host`, which starts drivers there."""
         host.start([sys.executable, "-m", "orchestration.cli", "supervise"], self.environment(host))
+
+    def preflight(self, host: Host, **changes: Any) -> dict[str, str]:
+        """What the preflight of a driver on `host` says: `what` and `fix`; empty if nothing is wrong."""
+        done = self.run(host, "tests.cluster.preflight", timeout_s=300, **changes)
+        assert done.returncode == 0 and done.stdout.strip(), done.stdout
+        # Spark's last words may come after it
+        found: dict[str, str] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+        return found
 
     @property
     def here(self) -> Settings:
@@ -183,11 +192,3 @@ class StandaloneCluster(Cluster):
 
     def _registered(self) -> int:
         return self.three.log.read_text(errors="replace").count("Registering worker")
-
-    def preflight(self, host: Host, **changes: Any) -> dict[str, str]:
-        """What the preflight of a driver on `host` says: `what` and `fix`; empty if nothing is wrong."""
-        done = self.run(host, "tests.cluster.preflight", **changes)
-        assert done.returncode == 0 and done.stdout.strip(), done.stdout
-        # Spark's last words may come after it
-        found: dict[str, str] = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-        return found

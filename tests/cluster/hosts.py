@@ -148,6 +148,11 @@ class Host:
         """Writes a file on the host's own disk. `path`: as the host sees it."""
         self._own(path).write_text(text)
 
+    def read(self, path: Path) -> str:
+        """A text file on the host's own disk; empty if it is not there. `path`: as the host sees it."""
+        own = self._own(path)
+        return own.read_text(errors="replace") if own.is_file() else ""
+
     def _own(self, path: Path) -> Path:
         there = self._folder / f"disk-of-{self.name}" / path.relative_to(self._folder / "disk")
         there.parent.mkdir(parents=True, exist_ok=True)

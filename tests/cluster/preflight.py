@@ -6,9 +6,8 @@ import json
 import os
 
 from pipelines.engine.checkpoint import release_folder
-from pipelines.engine.jvm_process import stop_jvm
-from pipelines.engine.preflight import require_executors, require_places
-from pipelines.engine.session import build_session
+from pipelines.engine.elsewhere import session_elsewhere
+from pipelines.engine.jvm_process import start_jvm, stop_jvm
 from pipelines.errors import SwitchyardError
 from pipelines.private import keep_private
 from pipelines.settings import get_settings
@@ -22,8 +21,8 @@ def main() -> None:
     release_folder(settings, RELEASE).mkdir(parents=True, exist_ok=True)
     told = {}
     try:
-        require_places(settings)
-        require_executors(build_session(settings, RELEASE), settings, RELEASE)
+        start_jvm(settings)
+        session_elsewhere(settings, RELEASE, lambda: None)
     except SwitchyardError as error:
         told = {"what": error.what, "fix": error.fix}
     print(json.dumps(told), flush=True)

@@ -8,31 +8,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo.ledger import check_result
-from demo.ledger.reader import read
 from orchestration.sources import Faults, Options, produce, sources_for
 from pipelines.engine.checkpoint import Checkpoint, newest_folder
 from pipelines.kafka.heartbeats import latest_heartbeats
-from pipelines.kafka.progress import newest_progress
 from pipelines.kafka.registry import Registry
 from pipelines.model.names import result_topic
 from tests.cluster.cluster import SLOW_S, StandaloneCluster
-from tests.e2e.harness import at_rest, producing
+from tests.cluster.life import await_batches, await_end, committed, verify_counters
+from tests.e2e.harness import producing
 from tests.shared.waiting import until
 
 # a window in Spark, and state in Python
@@ -104,10 +99,10 @@ def test_nothing_is_lost_or_doubled_though_executors_and_the_driver_s_host_are_l
     _start_without_master(cluster, apps["stock-stats"])
     for name in RELEASES:
         cluster.switchyard(cluster.one, "start", name, "--execute")
-    _await_end(cluster)
+    await_end(cluster.here, RELEASES)
     with Registry(here, actor="tester") as registry, ExitStack() as stack:
         inputs = [stack.enter_context(producing(here, sources_for(app, options), RATE)) for app in apps]
-        _await_batches(cluster)
+        await_batches(cluster.here, RELEASES)
 
         # 1. executors are killed, each in the middle of a batch
         _kill_executors(cluster)
@@ -121,16 +116,16 @@ def test_nothing_is_lost_or_doubled_though_executors_and_the_driver_s_host_are_l
             lambda: all(_holder(registry, name) == "two" for name in RELEASES),
             SLOW_S,
         )
-        _await_batches(cluster)
+        await_batches(cluster.here, RELEASES)
         until("executors that hear nothing of their driver go on", lambda: not old & set(_executors(cluster)), SLOW_S)
         # it never comes back
         cluster.one.end()
         for end in inputs:
             end()
-    _await_end(cluster)
+    await_end(cluster.here, RELEASES)
     ledger = check_result("stock-stats", here.bootstrap, result_topic("stock-stats.v1", 1))
     assert ledger.clean and ledger.records > 0 and ledger.input_records > HISTORY, ledger
-    _verify_counters(here.bootstrap)
+    verify_counters(here.bootstrap)
 
 
 def _start_without_master(cluster: StandaloneCluster, name: str) -> None:
@@ -157,7 +152,7 @@ def _kill_executors(cluster: StandaloneCluster) -> None:
         pids, batch = cluster.executors_of(name), _next_batch(cluster, name)
         pid, at = _at_work(pids, chance), time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        if _committed(cluster, name) >= batch:
+        if committed(cluster.here, name) >= batch:
             # the other executor did the rest
             misses += 1
             assert misses <= KILLS
@@ -178,7 +173,7 @@ def _await_executors(cluster: StandaloneCluster, name: str) -> None:
 
 
 def _await_batch(cluster: StandaloneCluster, name: str, batch: int) -> None:
-    until(f"{name} does not commit batch {batch}", lambda: _committed(cluster, name) >= batch, SLOW_S)
+    until(f"{name} does not commit batch {batch}", lambda: committed(cluster.here, name) >= batch, SLOW_S)
 
 
 def _next_batch(cluster: StandaloneCluster, name: str) -> int:
@@ -217,66 +212,10 @@ def _log(cluster: StandaloneCluster, name: str) -> str:
     return (cluster.folder / "disk-of-one" / "state" / "logs" / f"{name}.log").read_text(errors="replace")
 
 
-def _committed(cluster: StandaloneCluster, name: str) -> int:
-    """The number of a release's last batch in Kafka; -1: it has none."""
-    found = newest_progress(cluster.here, name)
-    return found.boundary.batch_id if found else -1
-
-
 def _executors(cluster: StandaloneCluster) -> list[int]:
     return [pid for host in (cluster.three, cluster.four) for pid in host.pids_of(EXECUTOR)]
-
-
-def _await_batches(cluster: StandaloneCluster, more: int = 3) -> None:
-    """Waits until each release has committed some more batches."""
-
-    def committed() -> list[int]:
-        return [_committed(cluster, name) for name in RELEASES]
-
-    before = committed()
-    until(
-        "a release commits nothing more",
-        lambda: all(now >= then + more for now, then in zip(committed(), before, strict=True)),
-        SLOW_S,
-    )
-
-
-def _await_end(cluster: StandaloneCluster) -> None:
-    """Waits until each release has read all of its input, and another batch would change nothing."""
-    for name, inputs in RELEASES.items():
-        at_end = partial(at_rest, cluster.here, name, inputs)
-        until(f"{name} does not come to the end of its input", at_end, SLOW_S, poll_s=0.5)
 
 
 def _holder(registry: Registry, name: str) -> str | None:
     lease = registry.state().releases[name].lease
     return lease.holder.host if lease else None
-
-
-def _verify_counters(bootstrap: str) -> None:
-    """Recomputes the result of product-counter: at each second with a view, the views of every product before it."""
-    seen: dict[int, Counter[str]] = {}
-    newest_ms = 0
-    for record in read(bootstrap, "product-views"):
-        assert record.key is not None
-        seen.setdefault((record.time_ms // 1000 + 1) * 1000, Counter())[record.key.decode()] += 1
-        newest_ms = max(newest_ms, record.time_ms)
-    delivered = Counter[tuple[str, int, int]]()
-    for record in read(bootstrap, result_topic("product-counter.v1", 1)):
-        assert record.key is not None and record.value is not None
-        row = {**_json(record.key), **_json(record.value)}
-        at_ms = int(datetime.fromisoformat(row["at"]).timestamp() * 1000)
-        delivered[row["product"], at_ms, row["views"]] += 1
-    last_ms = max(at for _, at, _ in delivered)
-    # the watermark is 10 s before the newest view
-    assert newest_ms - last_ms < 15_000
-    expected, total = Counter[tuple[str, int, int]](), Counter[str]()
-    for tick in sorted(tick for tick in seen if tick <= last_ms):
-        total += seen[tick]
-        expected.update((product, tick, views) for product, views in total.items())
-    assert delivered - expected == Counter() and expected - delivered == Counter()
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(data)
-    return found

@@ -19,11 +19,14 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines.engine import preflight
+from pipelines.engine import elsewhere as elsewhere_module
+from pipelines.engine import in_time, preflight
 from pipelines.engine.checkpoint import release_folder
+from pipelines.engine.elsewhere import ExecutorsLost, require_context, too_small
 from pipelines.engine.executor_facts import Facts, digest_of, look
 from pipelines.engine.orders import StopWanted
 from pipelines.engine.preflight import ExecutorsUnfit, require_places, unfit
+from pipelines.engine.yarn import Application, Room
 from pipelines.settings import Settings
 from tests.shared.elsewhere import elsewhere
 
@@ -122,7 +125,8 @@ def waited(
             clock.sleep(limit_s)
 
     monkeypatch.setattr(preflight, "time", clock)
-    monkeypatch.setattr(preflight, "wait", wait_for)
+    monkeypatch.setattr(in_time, "time", clock)
+    monkeypatch.setattr(in_time, "wait", wait_for)
     monkeypatch.setattr(preflight, "_are_started", ask or (lambda *_: started))
 
     def known() -> SimpleNamespace:
@@ -137,7 +141,7 @@ def waited(
 def test_a_driver_waits_for_its_executors_and_for_the_last_ones_not_long(monkeypatch: pytest.MonkeyPatch) -> None:
     two = with_one(executors=2)
     assert waited(monkeypatch, two, [0, 0, 1, 2]) == 3
-    assert waited(monkeypatch, two, [0, 0, 1]) == 2 + preflight._OTHERS_S + preflight._POLL_S
+    assert waited(monkeypatch, two, [0, 0, 1]) == 2 + preflight._OTHERS_S + preflight.POLL_S
     # it does not give up on one that came at the last moment
     assert waited(monkeypatch, two, [0] * 59 + [1]) > 60
 
@@ -159,12 +163,12 @@ def never() -> None:
 
 def test_a_job_that_does_not_end_is_given_up() -> None:
     soon = time.monotonic() + 0.1
-    with pytest.raises(preflight._Late):
-        preflight._in_time(never, soon, lambda: None)
+    with pytest.raises(in_time.Late):
+        in_time.in_time(never, soon, lambda: None)
     later = time.monotonic() + 30
-    assert preflight._in_time(lambda: 3, later, lambda: None) == 3
-    with pytest.raises(preflight._Failed) as failed:
-        preflight._in_time(lambda: 1 // 0, later, lambda: None)
+    assert in_time.in_time(lambda: 3, later, lambda: None) == 3
+    with pytest.raises(in_time.Failed) as failed:
+        in_time.in_time(lambda: 1 // 0, later, lambda: None)
     assert isinstance(failed.value.error, ZeroDivisionError)
 
 
@@ -191,7 +195,7 @@ def test_a_driver_that_must_end_does_not_wait_for_executors(monkeypatch: pytest.
     with pytest.raises(StopWanted):
         waited(monkeypatch, with_one(), [0], check=stop)
     with pytest.raises(StopWanted):
-        preflight._in_time(never, time.monotonic() + 30, stop)
+        in_time.in_time(never, time.monotonic() + 30, stop)
 
 
 def test_a_master_that_does_not_say_what_it_has_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +247,82 @@ def test_another_version_of_switchyard_is_seen_but_not_other_apps(tmp_path: Path
 
 
 def test_a_local_driver_starts_without_the_preflight() -> None:
-    code = "import sys, pipelines.engine.boot; print([n for n in sys.modules if n.startswith('pipelines.engine.') and ('preflight' in n or 'executor_facts' in n)])"
+    code = "import sys, pipelines.engine.boot; print([n for n in sys.modules if n.startswith('pipelines.engine.') and (any(late in n for late in ('preflight', 'executor_facts', 'elsewhere', 'yarn')))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# -- on YARN; tests/cluster/test_yarn.py asks a ResourceManager
+
+
+@pytest.fixture
+def on_yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    (tmp_path / "yarn-site.xml").write_text("<configuration/>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    return with_one(spark_master="yarn", driver_host="a.example.com")
+
+
+def an_application(**changes: Any) -> Application:
+    given = {"id": "application_1_0001", "state": "RUNNING", "containers": 1, "said": ""}
+    return Application(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"most_mb": 4095}, "no executors: one needs a container of 4096 MiB with 2 cores, but YARN gives a container 4095 MiB and 2"),
+        ({"most_cores": 1}, "no executors: one needs a container of 4096 MiB with 2 cores, but YARN gives a container 4096 MiB and 1"),
+        ({"nodes": 0}, "no executors: YARN has no NodeManager that runs"),
+    ],
+)  # fmt: skip
+def test_an_executor_that_no_container_holds_is_refused_before_spark_starts(change: dict[str, Any], what: str) -> None:
+    given = {"nodes": 2, "most_mb": 4096, "most_cores": 2, "asked_mb": 4096, "asked_cores": 2}
+    assert too_small(Room(**given)) is None
+    found = too_small(Room(**{**given, **change}))
+    assert found is not None and found.what.startswith(what)
+
+
+def test_yarn_is_asked_whether_it_has_started_containers(monkeypatch: pytest.MonkeyPatch, on_yarn: Settings) -> None:
+    spark = cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(applicationId="application_1_0001")))
+    # the first container is Spark's own
+    for containers, started in ((1, False), (2, True)):
+        said = an_application(containers=containers)
+        monkeypatch.setattr(preflight, "yarn", lambda said=said: SimpleNamespace(application=lambda _: said))
+        assert preflight._are_started(spark, on_yarn) is started
+
+
+def test_an_application_that_ends_before_executors_come_is_named(on_yarn: Settings) -> None:
+    said = "AM Container exited\nDiagnostics: it failed\nExit code: 10\n\tat A.b(A.java)\nCaused by: X: c\n\nCaused by: Y: d\n"
+    found = preflight.ended_early(on_yarn, an_application(state="FAILED", said=said))
+    assert found.what.endswith("(FAILED): AM Container exited | Diagnostics: it failed | Caused by: Y: d")
+    assert all(word in found.fix for word in ("SWITCHYARD_DRIVER_HOST", "a.example.com", "SWITCHYARD_STORE_URL"))
+
+
+def test_what_keeps_spark_from_starting_on_yarn_is_named(on_yarn: Settings) -> None:
+    rejected = an_application(state="FAILED", said="submitted by user ada to unknown queue: nowhere")
+    found = elsewhere_module._refused(on_yarn, rejected, ValueError("failed to submit"))
+    assert isinstance(found, ExecutorsUnfit)
+    assert "unknown queue: nowhere" in found.what and "spark.yarn.queue in SWITCHYARD_SPARK" in found.fix
+    own = elsewhere_module._refused(on_yarn, None, ValueError("no such property"))
+    assert isinstance(own, ExecutorsUnfit) and own.what == "Spark can't start on YARN: no such property"
+    # a JVM that has ended is not YARN's fault
+    lost = ConnectionRefusedError()
+    assert elsewhere_module._refused(on_yarn, None, lost) is lost
+
+
+def test_a_driver_whose_application_is_killed_says_so(monkeypatch: pytest.MonkeyPatch, on_yarn: Settings) -> None:
+    stopped = False
+    context = SimpleNamespace(
+        applicationId="application_1_0001", _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: stopped))
+    )
+    monkeypatch.setattr(elsewhere_module.SparkContext, "_active_spark_context", context)
+    monkeypatch.setattr(elsewhere_module, "ask", lambda name: an_application(state="KILLED", said="by root"))
+    require_context(on_yarn, "sums.v1")
+    stopped = True
+    with pytest.raises(
+        ExecutorsLost, match=r"application_1_0001, the application of sums\.v1 \(KILLED\): by root"
+    ) as lost:
+        require_context(on_yarn, "sums.v1")
+    assert "switchyard start sums.v1 --execute" in lost.value.fix
+    with pytest.raises(ExecutorsLost, match=r"spark://host:7077 has ended the application"):
+        require_context(elsewhere(), "sums.v1")

@@ -241,7 +241,7 @@ def test_a_suite_that_there_is_not_is_found_at_staging(tmp_path: Path, monkeypat
             plan_stage(context, "sums", code_dir=tmp_path)
         if isinstance(found.value, BadUsage):
             assert found.value.what == "there is no suite 'stock_stat'"
-            assert ", ".join(suite_names()) in found.value.fix
+            assert "the nearest is stock_stats" in found.value.fix
 
 
 def test_every_input_that_there_is_not_is_named_with_the_command_that_creates_it(
