@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from expectations.names import suite_names
 from orchestration.operations.comparing.evidence import are_compared, evidence_for
 from orchestration.operations.context import Context
 from orchestration.operations.journal import aborting
