@@ -25,6 +25,7 @@ from pipelines.model.entries import LeaseTaken, TopicsKnown, WantedSet
 from pipelines.model.progress import Boundary, Mark
 from pipelines.model.registry import RegistryState
 from pipelines.signals import StopSignal
+from pipelines.settings import Settings
 from tests.operations.builders import NOWHERE, POSITION, Log, context_of, generation, staged
 
 NAME = "a.v1"
@@ -55,6 +56,7 @@ def taken(token: int) -> LeaseTaken:
 def driver(log: Log, token: int) -> Driver:
     made = Driver.__new__(Driver)
     made._name, made._token, made._registry = NAME, token, cast(Any, log)
+    made._settings = Settings()
     made._orders = Orders(made._registry, NAME, token, settle=False, signalled=StopSignal())
     return made
 
