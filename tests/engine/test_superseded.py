@@ -24,8 +24,8 @@ from pipelines.errors import SwitchyardError
 from pipelines.model.entries import LeaseTaken, TopicsKnown, WantedSet
 from pipelines.model.progress import Boundary, Mark
 from pipelines.model.registry import RegistryState
-from pipelines.signals import StopSignal
 from pipelines.settings import Settings
+from pipelines.signals import StopSignal
 from tests.operations.builders import NOWHERE, POSITION, Log, context_of, generation, staged
 
 NAME = "a.v1"
