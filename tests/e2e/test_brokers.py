@@ -1,5 +1,4 @@
-"""A cluster of three brokers with TLS and logins. They are killed one after the other: most in the middle of a transaction,
-two in the middle of a switch.
+"""A cluster of three brokers with TLS and logins, which are killed one after the other, most in the middle of a transaction.
 
 `SWITCHYARD_BROKER_KILLS` is the number of kills, `SWITCHYARD_KILLS_SEED` seeds which broker is killed and when.
 """
@@ -10,15 +9,13 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from demo.ledger import Ledger, check_log, check_result
-from orchestration.operations.execute import execute
 from orchestration.operations.lifecycle import live_release
 from orchestration.operations.looking.durability import cluster_notes, own_topics
 from orchestration.operations.planning.promote import plan_promote
@@ -26,15 +23,15 @@ from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
-from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.errors import Unavailable
 from pipelines.kafka.client import admin
 from pipelines.kafka.login import properties
 from pipelines.kafka.progress import newest_progress
-from pipelines.model.names import KAFKA_TOPICS, REGISTRY_TOPIC, progress_topic, result_topic
+from pipelines.model.names import KAFKA_TOPICS, progress_topic, result_topic
 from pipelines.settings import Settings
 from tests.e2e.brokers import Brokers, three_brokers
 from tests.e2e.cluster import LARGE, Cluster, Follower
-from tests.e2e.harness import code_without_suite, open_transactions, operator, uncommitted
+from tests.e2e.harness import code_without_suite, open_transactions, uncommitted
 from tests.shared.waiting import Deadline, until
 
 if TYPE_CHECKING:
@@ -94,17 +91,6 @@ class Killer:
             self.brokers.kill(node)
         return node
 
-    def kill_in(self, operation: Plan, job: Future[None], topic: str) -> int:
-        """Kills the leader of `topic`, of one partition, while `operation` is under way. Returns which broker it is."""
-        node = self.brokers.leader_of(self.cluster.settings, topic, 0)
-        self.cluster.until(
-            "the operation is not opened", lambda: operation.id in self.cluster.state.operations, poll_s=0.02
-        )
-        assert self.cluster.state.operations[operation.id].closed is None
-        self.brokers.kill(node)
-        assert not job.done()
-        return node
-
     def _topics(self, release: str) -> dict[str, int]:
         known = self.cluster.state.releases[release]
         return {known.result_topics[""]: known.spec.partitions, progress_topic(release): 1}
@@ -160,30 +146,22 @@ def _secure_the_topics(brokers: Brokers, cluster: Cluster) -> None:
 
 
 def _lose_a_broker(killer: Killer, names: list[str], turn: int) -> None:
-    """Kills a broker, and starts it again once all releases have committed without it. In two turns, consumers move: those of
-    one app while the broker dies, those of the other while it is dead.
-    """
+    """Kills a broker, and starts it again once all releases have committed without it. In two turns, consumers move meanwhile."""
     brokers, cluster = killer.brokers, killer.cluster
     brokers.await_in_sync(cluster.settings)
-    one, other = APPS
-    if turn not in (KILLS // 2, KILLS - 1):
-        before = _batches(cluster.settings, names)
-        at, node = time.monotonic(), killer.kill(names)
-        _await_commits(cluster, before, f"kill {turn + 1}: broker {node}", at)
-    else:
+    before = {name: _batch(cluster.settings, name) for name in names}
+    at, node = time.monotonic(), killer.kill(names)
+    cluster.until(
+        "a release commits nothing more",
+        lambda: all(_batch(cluster.settings, name) > batch + 1 for name, batch in before.items()),
+        timeout_s=RECOVERY_S,
+    )
+    print(f"kill {turn + 1}: broker {node}, all releases commit again after {time.monotonic() - at:.1f} s")
+    if turn in (KILLS // 2, KILLS - 1):
         for name in names:
             wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
-        plan, topic = _move(cluster, one), REGISTRY_TOPIC if turn == KILLS // 2 else progress_topic(f"{one}.v2")
-        before = _batches(cluster.settings, names)
-        with _under_way(cluster, plan) as job:
-            at, node = time.monotonic(), killer.kill_in(plan, job, topic)
-            # first: a release that waits for the other one commits nothing meanwhile
-            _complete(cluster, plan, job)
-        print(f"{plan.operation} is complete after {time.monotonic() - at:.1f} s")
-        _await_commits(cluster, before, f"kill {turn + 1}: broker {node} in {plan.operation}", at)
-        for name in names:
-            wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
-        cluster.run(_move(cluster, other))
+        for app in APPS:
+            cluster.run(_move(cluster, app))
     brokers.start(node)
 
 
@@ -194,42 +172,6 @@ def _move(cluster: Cluster, app: str) -> Plan:
         return plan_rollback(cluster.context(), app)
     diff(cluster.context(), f"{app}.v2")
     return plan_promote(cluster.context(), app, version=2)
-
-
-@contextmanager
-def _under_way(cluster: Cluster, plan: Plan) -> Iterator[Future[None]]:
-    """Carries out a plan beside the block, with clients of its own."""
-
-    def carry_out() -> None:
-        with operator(cluster.settings, cluster.drivers, spark=cluster.spark) as context:
-            execute(context, plan)
-
-    with ThreadPoolExecutor(1, "operator") as pool:
-        yield pool.submit(carry_out)
-
-
-def _complete(cluster: Cluster, plan: Plan, job: Future[None]) -> None:
-    """Waits for an operation. If the death of the broker has ended its process, it is resumed as an operator does."""
-    try:
-        job.result(RECOVERY_S)
-    except SwitchyardError as error:
-        print(f"{plan.id} is left: {error.what}")
-        assert isinstance(error, Unavailable), error
-        cluster.until(
-            "it can't be resumed", lambda: cluster.cli("resume", plan.id).code == 0, timeout_s=RECOVERY_S, poll_s=1.0
-        )
-    closed = cluster.state.operations[plan.id].closed
-    assert closed is not None and closed.outcome == "done", closed
-
-
-def _await_commits(cluster: Cluster, before: Mapping[str, int], what: str, at: float) -> None:
-    """Waits until each release has committed more than the batch that was under way. `at`: since when."""
-    cluster.until(
-        "a release commits nothing more",
-        lambda: all(_batch(cluster.settings, name) > batch + 1 for name, batch in before.items()),
-        timeout_s=RECOVERY_S,
-    )
-    print(f"{what}, all releases commit again after {time.monotonic() - at:.1f} s")
 
 
 def _await_all(cluster: Cluster, app: str, follower: Follower, login: Mapping[str, str]) -> None:
@@ -244,10 +186,6 @@ def _await_all(cluster: Cluster, app: str, follower: Follower, login: Mapping[st
         until(f"the follower of {app} has not got all results", clean, 60, poll_s=1.0)
     except AssertionError as error:
         raise AssertionError(f"{error}: {judged[0].as_json()}") from None
-
-
-def _batches(settings: Settings, names: list[str]) -> dict[str, int]:
-    return {name: _batch(settings, name) for name in names}
 
 
 def _batch(settings: Settings, name: str) -> int:
