@@ -12,6 +12,7 @@ extern void *dlvsym(void *handle, const char *name, const char *version);
 extern void *dlsym(void *handle, const char *name);
 
 #define NEXT ((void *)-1L)
+#define TIME_UTC 1
 #define REALTIME 0
 #define REALTIME_COARSE 5
 #ifdef __aarch64__
@@ -49,6 +50,10 @@ long time(long *now) {
     return found.tv_sec;
 }
 
+int timespec_get(struct timespec *now, int base) {
+    return base == TIME_UTC && !clock_gettime(REALTIME, now) ? base : 0;
+}
+
 /* The kernel knows the true time alone. A time of the wall clock is larger than any of the monotonic one. */
 static struct timespec true_time(const struct timespec *until) {
     struct timespec found = *until;
@@ -61,6 +66,13 @@ int pthread_cond_timedwait(void *condition, void *mutex, const struct timespec *
     struct timespec found = true_time(until);
     /* an older function has the same name */
     if (!next) next = dlvsym(NEXT, "pthread_cond_timedwait", FIRST_VERSION);
+    return next(condition, mutex, &found);
+}
+
+int cnd_timedwait(void *condition, void *mutex, const struct timespec *until) {
+    static int (*next)(void *, void *, const struct timespec *);
+    struct timespec found = true_time(until);
+    if (!next) next = dlsym(NEXT, "cnd_timedwait");
     return next(condition, mutex, &found);
 }
 
