@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,8 @@ MOVED = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, K
          KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError._DESTROY_BROKER)  # fmt: skip
 # no leader can be asked: a new client's metadata doesn't know it yet, or it has just changed
 UNLED = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, *MOVED)
+# how long a broker may be silent before a client looks whether it is dead
+_SILENT_S = 2.0
 # a group's coordinator moves to another broker
 UNCOORDINATED = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE,
                  KafkaError.NOT_COORDINATOR)  # fmt: skip
@@ -178,6 +180,40 @@ def answer_of(future: Future[Any], deadline: float) -> Any:
         return future.result(max(_PAUSE_S, deadline - time.monotonic()))
     except TimeoutError as error:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from error
+
+
+def by_controller(
+    client: AdminClient, ask: Callable[[float], Mapping[Any, Future[Any]]], timeout_s: float
+) -> Mapping[Any, Future[Any]]:
+    """What `ask` returns, the answers to a request about topics. `ask`: sends it, with a timeout in seconds.
+
+    librdkafka sends such requests to one broker, which Kafka names as the controller. If that one dies, it waits for it, and
+    asks for another only every five minutes. So while there is no answer, this asks for the brokers, and sends the request
+    again: it must change nothing.
+    """
+    deadline, silent_s = time.monotonic() + timeout_s, _SILENT_S
+    while True:
+        limit_s = max(_PAUSE_S, min(silent_s, deadline - time.monotonic()))
+        asked = ask(limit_s)
+        wait(asked.values(), limit_s + _PAUSE_S)
+        left_s = deadline - time.monotonic()
+        if left_s <= _PAUSE_S or not all(map(_is_late, asked.values())):
+            return asked
+        know_controller(client, min(_SILENT_S, left_s / 2))
+        silent_s *= 2
+
+
+def know_controller(client: AdminClient, timeout_s: float = _SILENT_S) -> None:
+    """Has a client ask which broker takes its requests about topics. If no broker answers, the next request says so."""
+    with suppress(KafkaException):
+        client.list_topics(timeout=timeout_s)
+
+
+def _is_late(future: Future[Any]) -> bool:
+    if not future.done():
+        return True
+    error = future.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._TIMED_OUT
 
 
 def once_led(ask: Callable[[], Answer], timeout_s: float, *, passing: Sequence[int] = UNLED) -> Answer:

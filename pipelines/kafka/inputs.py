@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from pipelines.kafka.client import answer_of, own
+from pipelines.kafka.client import answer_of, by_controller, own
 from pipelines.kafka.failures import failure, forbidden
 from pipelines.kafka.offsets import first_of
 from pipelines.kafka.topics import AHEAD
@@ -69,7 +69,11 @@ def _described(
     if not names:
         return found
     deadline = time.monotonic() + settings.request_timeout_s
-    asked = client.describe_topics(TopicCollection(names), request_timeout=settings.request_timeout_s)
+    asked = by_controller(
+        client,
+        lambda timeout_s: client.describe_topics(TopicCollection(names), request_timeout=timeout_s),
+        settings.request_timeout_s,
+    )
     for name, future in asked.items():
         try:
             found[name] = answer_of(future, deadline)
@@ -118,7 +122,11 @@ def _configs(settings: Settings, topics: Iterable[str], client: AdminClient) -> 
     if not resources:
         return found
     deadline = time.monotonic() + settings.request_timeout_s
-    asked = client.describe_configs(resources, request_timeout=settings.request_timeout_s)
+    asked = by_controller(
+        client,
+        lambda timeout_s: client.describe_configs(resources, request_timeout=timeout_s),
+        settings.request_timeout_s,
+    )
     for resource, future in asked.items():
         try:
             entries = answer_of(future, deadline)

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from pipelines.errors import Refused
-from pipelines.kafka.client import answer_of, own
+from pipelines.kafka.client import answer_of, know_controller, own
 from pipelines.kafka.failures import failure
 from pipelines.model.names import PROGRESS_SUFFIX, REGISTRY_TOPIC, split_release
 from pipelines.settings import Settings
@@ -71,6 +71,7 @@ def ensure_topic(
     config = {**config, **in_sync(settings.replication_factor)}
     topic = NewTopic(name, partitions, settings.replication_factor, config=config)
     limit_s = settings.request_timeout_s
+    know_controller(client)
     try:
         asked = client.create_topics([topic], operation_timeout=limit_s, request_timeout=limit_s)
         answer_of(asked[name], time.monotonic() + limit_s)
@@ -140,6 +141,7 @@ def delete_topics(settings: Settings, names: Iterable[str], *, client: AdminClie
     deleted = []
     client = own(settings, client)
     limit_s = settings.request_timeout_s
+    know_controller(client)
     deadline = time.monotonic() + limit_s
     for name, future in client.delete_topics(wanted, operation_timeout=limit_s, request_timeout=limit_s).items():
         try:
