@@ -166,7 +166,8 @@ def test_where_a_function_fails_is_said(
     file.write_text('{"value": {"id": "a", "price": "much"}}\n')
     assert switchyard(monkeypatch, "try", "prices", "--from", str(tmp_path / "code"), "--rows", str(file)) == 1
     said = capsys.readouterr().err
-    assert said.startswith("error: my_prices.py, line 7, in price_of: ValueError: could not convert string"), said
+    first = said.removeprefix("  starting Spark to try the app\n")
+    assert first.startswith("error: my_prices.py, line 7, in price_of: ValueError: could not convert string"), said
 
 
 def test_a_blank_line_begins_the_next_batch(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -17,20 +16,20 @@ def says(text: str, errors: int) -> None:
     subprocess.run(["sh", "-c", 'printf "%b" "$0" >&2', text], stderr=errors, check=True)
 
 
-def read_until(said: str, capfd: pytest.CaptureFixture[str]) -> str:
-    found, deadline = "", time.monotonic() + 10
-    while said not in found:
-        assert time.monotonic() < deadline, found
-        found += capfd.readouterr().err
-        time.sleep(0.01)
-    return found
+def await_end(before: set[threading.Thread]) -> None:
+    """Waits until what has been said is written. `before`: the threads of other tests; their sessions may have one, too."""
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_only_the_warning_of_the_incubator_module_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    warning = _INCUBATOR.decode()
+    warning, before = _INCUBATOR.decode(), set(threading.enumerate())
     with without_warning() as errors:
         says(f"before\\n{warning}\\n{warning}, another\\nwithout an end of line", errors)
-    assert read_until("end of line", capfd) == f"before\n{warning}, another\nwithout an end of line"
+    # capfd loses what is written while it reads
+    await_end(before)
+    assert capfd.readouterr().err == f"before\n{warning}, another\nwithout an end of line"
 
 
 def test_what_a_jvm_says_about_why_it_does_not_start_comes_before_the_error(capfd: pytest.CaptureFixture[str]) -> None:
@@ -50,10 +49,7 @@ def test_a_jvm_goes_on_though_nobody_reads_what_it_says() -> None:
             # more than a pipe holds
             says(("x" * 999 + "\\n") * 100, errors)
             says(("x" * 999 + "\\n") * 100, errors)
-        # a session of another test may have one, too
-        for thread in set(threading.enumerate()) - before:
-            thread.join(10)
-            assert not thread.is_alive()
+        await_end(before)
     finally:
         os.dup2(kept, 2)
         for each in (kept, write):
