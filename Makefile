@@ -164,8 +164,10 @@ test-long: setup ## the life of each app, the demo, a running Dagster, the comma
 with-postgres:
 	@$(MAKE) setup EXTRAS='$(sort $(EXTRAS) postgres)'
 
-# in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started
+# in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started. There is no way to
+# the internet from there, so Hadoop's jars are fetched before
 test-cluster: with-postgres ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root, Postgres and a C compiler (tcc)
+	@$(BIN)/python -m tests.cluster.yarn
 	@unshare --net --mount --pid --fork --kill-child --mount-proc $(BIN)/pytest -n 0 -m cluster $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use

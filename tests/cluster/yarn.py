@@ -28,7 +28,9 @@ EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
 
 def fetch() -> None:
-    """Fetches what the daemons need, unless it is there. Raises SwitchyardError if it can't be had."""
+    """Fetches what the daemons need, unless it is there. `make test-cluster` does so, as its hosts can't. Raises SwitchyardError
+    if it can't be had.
+    """
     with one_at_a_time(jars_dir()):
         ensure(jars=read_list(_JARS))
 
@@ -40,7 +42,6 @@ class YarnCluster(Cluster):
     """
 
     def __init__(self, folder: Path) -> None:
-        fetch()
         super().__init__(folder, ("one", "three", "four"))
         self.one, self.three, self.four = self.named.values()
         self.configuration = configuration_of(folder)
@@ -160,3 +161,7 @@ def write_configuration(folder: Path, manager: str, disk: Path) -> None:
     for name, properties in files.items():
         lines = (f"<property><name>{key}</name><value>{escape(str(value))}</value></property>" for key, value in properties.items())  # fmt: skip
         (folder / name).write_text("<configuration>\n" + "\n".join(lines) + "\n</configuration>\n")
+
+
+if __name__ == "__main__":
+    fetch()
