@@ -134,7 +134,7 @@ $(CLASSES): $(SCALA) $(PYSPARK) $(if $(wildcard $(JARS)/broker-classes-*.jsa),,F
 	@$(BIN)/switchyard jars || true
 
 ##@ To work on it
-.PHONY: lint typecheck types test-types test-fast test-ui chromium test-long with-postgres test-cluster docs runbook bench wheel lock clean distclean
+.PHONY: lint typecheck types test-types test-fast test-ui chromium test-long with-postgres with-hadoop test-cluster docs runbook bench wheel lock clean distclean
 lint: setup ## ruff, and the direction of the imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -164,10 +164,12 @@ test-long: setup ## the life of each app, the demo, a running Dagster, the comma
 with-postgres:
 	@$(MAKE) setup EXTRAS='$(sort $(EXTRAS) postgres)'
 
-# in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started. There is no way to
-# the internet from there, so Hadoop's jars are fetched before
-test-cluster: with-postgres ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root, Postgres and a C compiler (tcc)
+# the hosts of these tests can't fetch them
+with-hadoop: setup
 	@$(BIN)/python -m tests.cluster.yarn
+
+# in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started
+test-cluster: with-postgres with-hadoop ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root, Postgres and a C compiler (tcc)
 	@unshare --net --mount --pid --fork --kill-child --mount-proc $(BIN)/pytest -n 0 -m cluster $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use
