@@ -165,11 +165,11 @@ with-postgres:
 	@$(MAKE) setup EXTRAS='$(sort $(EXTRAS) postgres)'
 
 # the hosts of these tests can't fetch them
-with-hadoop: setup
+with-hadoop: with-postgres
 	@$(BIN)/python -m tests.cluster.yarn
 
 # in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started
-test-cluster: with-postgres with-hadoop ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root, Postgres and a C compiler (tcc)
+test-cluster: with-hadoop ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root, Postgres and a C compiler (tcc)
 	@unshare --net --mount --pid --fork --kill-child --mount-proc $(BIN)/pytest -n 0 -m cluster $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use
