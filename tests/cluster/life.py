@@ -1,4 +1,4 @@
-"""The life of releases whose tasks run on other hosts: how far they are, and what their results must be."""
+"""Releases whose tasks run on other hosts: what stops a driver, how far they are, and what their results must be."""
 
 from __future__ import annotations
 
@@ -13,9 +13,20 @@ from demo.ledger.reader import read
 from pipelines.kafka.progress import newest_progress
 from pipelines.model.names import result_topic
 from pipelines.settings import Settings
-from tests.cluster.cluster import SLOW_S
+from tests.cluster.cluster import SLOW_S, Cluster
+from tests.cluster.hosts import Host
 from tests.e2e.harness import at_rest
 from tests.shared.waiting import until
+
+
+def assert_refused(cluster: Cluster, host: Host, changes: Mapping[str, Any], what: str, setting: str) -> None:
+    """Asserts that the preflight of a driver with these changed settings says `what`, and which setting to change. A store
+    that is `OWN` is a folder of the host alone.
+    """
+    if changes.get("store_url") == "OWN":
+        changes = {"store_url": str(cluster.hosts.disk / "store")}
+    found = cluster.preflight(host, **changes)
+    assert found["what"].startswith(what) and setting in found["fix"], found
 
 
 def committed(settings: Settings, name: str) -> int:

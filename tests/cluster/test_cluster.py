@@ -26,7 +26,7 @@ from pipelines.kafka.heartbeats import latest_heartbeats
 from pipelines.kafka.registry import Registry
 from pipelines.model.names import result_topic
 from tests.cluster.cluster import SLOW_S, StandaloneCluster
-from tests.cluster.life import await_batches, await_end, committed, verify_counters
+from tests.cluster.life import assert_refused, await_batches, await_end, committed, verify_counters
 from tests.e2e.harness import producing
 from tests.shared.waiting import until
 
@@ -69,10 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 def test_a_driver_that_can_not_work_says_which_setting_to_change(
     cluster: StandaloneCluster, changes: dict[str, Any], what: str, setting: str
 ) -> None:
-    if changes.get("store_url") == "OWN":
-        changes = {"store_url": str(cluster.hosts.disk / "store")}
-    found = cluster.preflight(cluster.one, **changes)
-    assert found["what"].startswith(what) and setting in found["fix"], found
+    assert_refused(cluster, cluster.one, changes, what, setting)
 
 
 def test_a_host_without_the_jars_or_with_another_python_is_named(cluster: StandaloneCluster) -> None:

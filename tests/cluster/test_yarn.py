@@ -16,7 +16,7 @@ import pytest
 from orchestration.sources import Faults, Options, produce, sources_for
 from pipelines.kafka.registry import Registry
 from tests.cluster.cluster import SLOW_S
-from tests.cluster.life import await_batches, await_end, verify_counters
+from tests.cluster.life import assert_refused, await_batches, await_end, verify_counters
 from tests.cluster.yarn import FULL, YarnCluster, configuration_of, write_configuration
 from tests.e2e.harness import producing
 from tests.shared.waiting import until
@@ -59,10 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnCluster]:
 def test_a_driver_that_can_not_work_says_which_setting_to_change(
     cluster: YarnCluster, changes: dict[str, Any], what: str, setting: str
 ) -> None:
-    if changes.get("store_url") == "OWN":
-        changes = {"store_url": str(cluster.hosts.disk / "store")}
-    found = cluster.preflight(cluster.one, **changes)
-    assert found["what"].startswith(what) and setting in found["fix"], found
+    assert_refused(cluster, cluster.one, changes, what, setting)
     # nothing stays in a queue
     until("an application is left behind", lambda: not cluster.applications(), SLOW_S, poll_s=1)
 
