@@ -17,6 +17,8 @@ from pipelines.settings import Settings
 # librdkafka asks for the leaders before a new admin client is connected, then only after 3 s: this hit one of 150 new
 # clients, on busy cores eight or more. Doubled each time, as a broker may really take that long
 _PATIENCE_S = 0.1
+# a leader hears of a new topic within this time. It says meanwhile that there is none
+_CREATED_S = 5.0
 # after this time without an answer, an event of the consumer may say why there is none
 _REFUSED_S = 2.0
 
@@ -32,7 +34,8 @@ def _list(
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     # keep a reference: the futures of a garbage-collected client never finish
     client = own(settings, client)
-    deadline = time.monotonic() + settings.request_timeout_s
+    begun = time.monotonic()
+    deadline = begun + settings.request_timeout_s
     patience_s = _PATIENCE_S
     while True:
         futures = client.list_offsets(dict(wanted), isolation_level=level, request_timeout=settings.request_timeout_s)
@@ -46,7 +49,9 @@ def _list(
             # the client waits before it asks for the leaders; once they are known, it asks for the offsets at once
             patience_s *= 2
         except KafkaException as error:
-            if error.args[0].code() not in _STALE or time.monotonic() > deadline:
+            code = error.args[0].code()
+            is_new = code == KafkaError.UNKNOWN_TOPIC_OR_PART and time.monotonic() < begun + _CREATED_S
+            if not (is_new or code in _STALE) or time.monotonic() > deadline:
                 raise failure(settings, error.args[0], topic=", ".join(sorted({p.topic for p in wanted}))) from error
         _look_again(settings, client, {partition.topic for partition in wanted})
 

@@ -70,7 +70,7 @@ def hosts(broker: Settings, spark: SparkSession, tmp_path_factory: pytest.TempPa
 
 
 def _checkpoint(host: Cluster) -> Path:
-    found = newest_folder(host.settings, NAME, 1)
+    found = newest_folder(host.settings, NAME, host.state.releases[NAME].generation)
     assert found is not None
     return found
 

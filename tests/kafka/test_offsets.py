@@ -68,7 +68,7 @@ class Admin:
 
     def list_topics(self, topic: str, timeout: float) -> None:
         self.asked.append("leaders")
-        if self.silent > 9:
+        if self.silent > 9 and self.error is None:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
@@ -80,7 +80,7 @@ def test_a_client_that_waits_for_the_leaders_is_asked_again(clock: Clock) -> Non
     assert clock.now_s < 0.5
 
 
-@pytest.mark.parametrize("code", [*MOVED, KafkaError._TRANSPORT])
+@pytest.mark.parametrize("code", [*MOVED, KafkaError._TRANSPORT, KafkaError.UNKNOWN_TOPIC_OR_PART])
 def test_the_next_leader_is_asked_once_it_can_answer(clock: Clock, code: int) -> None:
     admin = Admin(clock, silent=3, error=code)
     assert end_of(SETTINGS, "words", 1, client=admin) == {0: 7}  # type: ignore[arg-type]
@@ -102,3 +102,10 @@ def test_a_consumer_asks_the_next_leader_too(code: int) -> None:
 def test_a_broker_that_is_gone_is_told_of(clock: Clock) -> None:
     with pytest.raises(Unavailable):
         end_of(SETTINGS, "words", 1, client=Admin(clock, silent=99))  # type: ignore[arg-type]
+
+
+def test_a_topic_that_stays_unknown_is_told_of_before_the_request_ends(clock: Clock) -> None:
+    patient = SETTINGS.model_copy(update={"request_timeout_s": 60.0})
+    with pytest.raises(Unavailable, match="Unknown topic"):
+        end_of(patient, "words", 1, client=Admin(clock, silent=9_999, error=KafkaError.UNKNOWN_TOPIC_OR_PART))  # type: ignore[arg-type]
+    assert 4.0 < clock.now_s < 6.0
