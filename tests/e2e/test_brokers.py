@@ -1,4 +1,5 @@
-"""A cluster of three brokers with TLS and logins, which are killed one after the other, most in the middle of a transaction.
+"""A cluster of three brokers with TLS and logins, which are killed one after the other, in the middle of transactions and of
+operations.
 
 `SWITCHYARD_BROKER_KILLS` is the number of kills, `SWITCHYARD_KILLS_SEED` seeds which broker is killed and when.
 """
@@ -21,17 +22,19 @@ from orchestration.operations.looking.durability import cluster_notes, own_topic
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.rollback import plan_rollback
 from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.switching import Align, AppendSwitch, FlagBoundary, Meet
 from orchestration.operations.procedures.diff import diff
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.errors import Unavailable
 from pipelines.kafka.client import admin
 from pipelines.kafka.login import properties
 from pipelines.kafka.progress import newest_progress
-from pipelines.model.names import KAFKA_TOPICS, progress_topic, result_topic
+from pipelines.model.names import KAFKA_TOPICS, REGISTRY_TOPIC, progress_topic, result_topic
 from pipelines.settings import Settings
 from tests.e2e.brokers import Brokers, three_brokers
 from tests.e2e.cluster import LARGE, Cluster, Follower
 from tests.e2e.harness import code_without_suite, open_transactions, uncommitted
+from tests.shared.stages import before_stage
 from tests.shared.waiting import Deadline, until
 
 if TYPE_CHECKING:
@@ -47,6 +50,8 @@ APPS = {"stock-stats": "trades", "large-orders": "orders"}
 # that these are not late: no result contains late rows, and which are late depends on batches
 HISTORY, PER_SECOND, RATE = 20_000, 1_000, 100
 RECOVERY_S = 120.0
+# the stages of a switch before which a broker may be killed
+OF_A_SWITCH = (Align, FlagBoundary, Meet, AppendSwitch)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +94,12 @@ class Killer:
             node = self.brokers.leader_of(settings, topic, partition)
             self.in_transaction += bool(open_transactions(settings, topics, client))
             self.brokers.kill(node)
+        return node
+
+    def kill_leader(self, topic: str) -> int:
+        """Kills the broker that leads a topic of one partition. Returns which."""
+        node = self.brokers.leader_of(self.cluster.settings, topic, 0)
+        self.brokers.kill(node)
         return node
 
     def _topics(self, release: str) -> dict[str, int]:
@@ -146,23 +157,52 @@ def _secure_the_topics(brokers: Brokers, cluster: Cluster) -> None:
 
 
 def _lose_a_broker(killer: Killer, names: list[str], turn: int) -> None:
-    """Kills a broker, and starts it again once all releases have committed without it. In two turns, consumers move meanwhile."""
+    """Kills a broker, and starts it again once all releases have committed without it. In two turns, consumers move: one app's
+    when the broker dies, the other's afterwards.
+    """
     brokers, cluster = killer.brokers, killer.cluster
     brokers.await_in_sync(cluster.settings)
     before = {name: _batch(cluster.settings, name) for name in names}
-    at, node = time.monotonic(), killer.kill(names)
+    moving, following = list(APPS) if turn in (KILLS // 2, KILLS - 1) else (None, None)
+    at, node = time.monotonic(), killer.kill(names) if moving is None else _lose_in_a_switch(killer, names, moving)
     cluster.until(
         "a release commits nothing more",
         lambda: all(_batch(cluster.settings, name) > batch + 1 for name, batch in before.items()),
         timeout_s=RECOVERY_S,
     )
     print(f"kill {turn + 1}: broker {node}, all releases commit again after {time.monotonic() - at:.1f} s")
-    if turn in (KILLS // 2, KILLS - 1):
-        for name in names:
-            wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
-        for app in APPS:
-            cluster.run(_move(cluster, app))
+    if following is not None:
+        _await_ready(cluster, names)
+        cluster.run(_move(cluster, following))
     brokers.start(node)
+
+
+def _lose_in_a_switch(killer: Killer, names: list[str], app: str) -> int:
+    """Moves the consumers of `app`. Before one of the stages, the broker dies that the operation or a driver writes to. The
+    operation goes on by itself.
+    """
+    cluster, killed = killer.cluster, list[int]()
+    _await_ready(cluster, names)
+    plan, stage = _move(cluster, app), killer.random.choice(OF_A_SWITCH)
+    topic = killer.random.choice([REGISTRY_TOPIC, *map(progress_topic, plan.releases)])
+
+    def kill() -> None:
+        # an operation that an outage interrupts applies the stage again
+        if not killed:
+            killed.append(killer.kill_leader(topic))
+
+    at = time.monotonic()
+    with before_stage(stage, kill):
+        cluster.run(plan)
+    print(f"{plan.id} took {time.monotonic() - at:.1f} s: the leader of {topic} was killed before {stage.__name__}")
+    closed = cluster.state.known_operations[plan.id].closed
+    assert closed is not None and closed.outcome == "done"
+    return killed[0]
+
+
+def _await_ready(cluster: Cluster, names: list[str]) -> None:
+    for name in names:
+        wait_ready(cluster.context(), name, for_s=0.5, timeout_s=RECOVERY_S)
 
 
 def _move(cluster: Cluster, app: str) -> Plan:

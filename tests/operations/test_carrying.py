@@ -26,7 +26,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.engine.lease import this_process
-from pipelines.errors import Refused, SwitchyardError, Unavailable
+from pipelines.errors import LoginRefused, Refused, SwitchyardError, Unavailable
 from pipelines.model.entries import (
     Carried,
     Closed,
@@ -71,6 +71,11 @@ def under_way(*also: Entry) -> Log:
     return log
 
 
+def running() -> Log:
+    """A registry in which the plan can begin."""
+    return Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
+
+
 SHAPES = [
     {"tables": [{"name": "what"}]},
     {"tables": 3},
@@ -110,11 +115,67 @@ def test_who_may_give_no_signs_of_life_takes_nothing_over() -> None:
     assert log.entries == before
 
 
+class Waits:
+    """What a context waits with: no time passes but what it waits."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+        self.said: list[str] = []
+
+    @property
+    def given(self) -> dict[str, Any]:
+        return {"sleep": self._sleep, "monotonic": lambda: self.passed_s, "say": self.said.append}
+
+    def _sleep(self, for_s: float) -> None:
+        self.passed_s += for_s
+
+
+def test_an_operation_goes_on_after_an_outage_and_says_so_once() -> None:
+    log, waits, attempts = running(), Waits(), []
+
+    def work() -> None:
+        attempts.append(waits.passed_s)
+        if len(attempts) < 3:
+            raise Unavailable("the leader is dead", fix="wait")
+
+    journal.journaled(context_of(log, **waits.given), PLAN, work)
+    closed = log.known.operations[PLAN.id].closed
+    assert closed is not None and closed.outcome == "done" and len(attempts) == 3
+    assert waits.said == [f"the leader is dead: {PLAN.id} tries again for 300 s. To end this command, press Ctrl-C"]
+
+
+def test_the_step_that_ends_an_operation_is_taken_after_an_outage_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, waits = running(), Waits()
+    step, left = log.step, ["once", "twice"]
+
+    def unreached(*given: Any, **also: Any) -> RegistryState:
+        if left.pop() if left else None:
+            raise Unavailable("no answer")
+        return step(*given, **also)
+
+    journal.journaled(context_of(log, **waits.given), PLAN, lambda: monkeypatch.setattr(log, "step", unreached))
+    closed = log.known.operations[PLAN.id].closed
+    assert closed is not None and closed.outcome == "done" and left == []
+
+
+@pytest.mark.parametrize("error", [LoginRefused("wrong password"), Refused("no right"), SwitchyardError("too late")])
+def test_what_a_wait_does_not_mend_ends_an_operation_at_once(error: SwitchyardError) -> None:
+    log, waits = running(), Waits()
+
+    def work() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        journal.journaled(context_of(log, **waits.given), PLAN, work)
+    closed = log.known.operations[PLAN.id].closed
+    assert closed is not None and closed.outcome == "failed" and waits.passed_s == 0
+
+
 @pytest.mark.parametrize("lost", ["state", "step"])
 def test_an_operation_that_an_outage_has_ended_stays_open_and_says_how_to_resume_it(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
+    log = running()
 
     def unreached(*_: Any, **__: Any) -> Any:
         raise Unavailable("no answer", fix="look at the brokers")
@@ -123,10 +184,11 @@ def test_an_operation_that_an_outage_has_ended_stays_open_and_says_how_to_resume
         monkeypatch.setattr(log, lost, unreached)
         raise Unavailable("the leader is dead", fix="wait")
 
+    waits = Waits()
     with pytest.raises(Unavailable) as caught:
-        journal.journaled(context_of(log), PLAN, work)
-    assert caught.value.what == "the leader is dead"
-    assert caught.value.fix == f"wait; to continue: `switchyard resume {PLAN.id}`"
+        journal.journaled(context_of(log, **waits.given), PLAN, work)
+    assert caught.value.fix.endswith(f"; to continue: `switchyard resume {PLAN.id}`")
+    assert 290 < waits.passed_s < 310
     assert log.known.operations[PLAN.id].closed is None
     monkeypatch.undo()
     journal.journaled(context_of(log), PLAN, lambda: None)

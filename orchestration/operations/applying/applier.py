@@ -35,8 +35,9 @@ class Applier:
 
     def run(self) -> None:
         """Applies every stage that is left, and reports each one before it starts. Gives back every lease that is still
-        held.
+        held. After an outage it can be called again.
         """
+        self._work = Work(self._context, self._plan, self._work.tokens)
         try:
             begin_reading(self._work, at_once=bool(self.orders()))
             for stage in self._left():

@@ -96,17 +96,21 @@ def take_lease(work: Work, name: str) -> None:
         refuse_blocked(state, name, but=work.plan.id)
         if state.releases[name].token != release.token:
             raise Refused(f"{name} was started in the meantime", fix=f"see `switchyard status {name}`, then try again")
+        # even if the answer is lost, it may be taken
+        work.tokens[name] = release.next_token
         return [LeaseTaken(release=name, token=release.next_token, holder=mine)]
 
-    work.tokens[name] = work.step(decide).releases[name].token
+    work.step(decide)
 
 
 def _was_left(work: Work, release: Release) -> bool:
-    """Whether the release's lease is the one that an earlier operator of this operation took. The journal has made sure that
-    this process took the operation over, so nobody uses that lease any more.
+    """Whether the release's lease is the one that an earlier operator of this operation took, or an earlier attempt of this
+    one. The journal has made sure that this process took the operation over, so nobody uses that lease any more.
     """
     lease = release.lease
-    return lease is not None and lease.op == work.plan.id and lease.holder != this_process(work.context.settings)
+    if lease is None or lease.op != work.plan.id:
+        return False
+    return lease.holder != this_process(work.context.settings) or lease.token == work.tokens.get(release.name)
 
 
 @applies(GiveBack)
@@ -118,7 +122,7 @@ def give_back(work: Work, name: str) -> None:
     """Ends the lease that this process took for its operation. If it took none: the one that an earlier operator of the
     operation left behind.
     """
-    token = work.tokens.pop(name, None)
+    token = work.tokens.get(name)
 
     def decide(state: RegistryState) -> Sequence[Entry]:
         lease = state.releases[name].lease
@@ -129,6 +133,7 @@ def give_back(work: Work, name: str) -> None:
 
     # even if the operation has ended by now
     work.context.registry.step(decide, op=work.plan.id)
+    work.tokens.pop(name, None)
 
 
 def still_held(work: Work, name: str) -> Release:

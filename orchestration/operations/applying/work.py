@@ -25,9 +25,9 @@ _ENDED = {"done": "was finished", "failed": "has failed", "abandoned": "was aban
 
 
 class Work:
-    """The work on one plan, from its first stage to its last."""
+    """The work on one plan, from its first stage to its last. `tokens`: those of an attempt that an outage has ended."""
 
-    def __init__(self, context: Context, plan: Plan) -> None:
+    def __init__(self, context: Context, plan: Plan, tokens: dict[str, int] | None = None) -> None:
         self.context = context
         self.plan = plan
         # the latest position at which the aligning release may have paused
@@ -38,7 +38,7 @@ class Work:
         self.since: dict[type[Since[Any]], Since[Any]] = {}
         self.segments: tuple[DeltaSegment, ...] = ()
         # release -> the token of the lease that was taken for it
-        self.tokens: dict[str, int] = {}
+        self.tokens: dict[str, int] = {} if tokens is None else tokens
         # the tombstones that clear an old result for consumers that move to a new one
         self.cleared: DeltaSegment | None = None
         self._tails: dict[str, ProgressTail] = {}

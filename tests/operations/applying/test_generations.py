@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from orchestration.operations.applying import generations as module
-from orchestration.operations.applying.generations import begin_generation, inherit_state, seize
+from orchestration.operations.applying.generations import begin_generation, give_back, inherit_state, seize
 from orchestration.operations.applying.work import Work
 from orchestration.operations.context import Context
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.generations import BeginGeneration, InheritState, Seize
 from pipelines.engine.lease import this_process
-from pipelines.errors import Refused
+from pipelines.errors import Refused, Unavailable
 from pipelines.model.entries import Entry, GenerationStarted, LeaseTaken
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState
@@ -80,6 +80,44 @@ def test_the_lease_of_one_that_was_started_in_the_meantime_is_not_taken(work: Wo
         seize(work, SEIZE)
     assert "`switchyard status a.v1`" in error.value.fix
     assert log.entries == [*staged(NAME), taken(1)] and work.tokens == {}
+
+
+def test_a_lease_whose_answer_an_outage_cut_off_is_taken_again(
+    work: Work, log: Overtaken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next attempt of the same process, which may not take it for one that somebody else uses."""
+    monkeypatch.setattr(log, "now_ms", lambda: 0)
+    step = log.step
+
+    def lost(*given: Any, **also: Any) -> None:
+        step(*given, **also)
+        unreached()
+
+    def unreached(*_: Any, **__: Any) -> None:
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(log, "step", lost)
+    with pytest.raises(Unavailable):
+        seize(work, SEIZE)
+    monkeypatch.setattr(log, "step", unreached)
+    with pytest.raises(Unavailable):
+        give_back(work, NAME)
+    monkeypatch.setattr(log, "step", step)
+    again = Work(work.context, work.plan, work.tokens)
+    seize(again, SEIZE)
+    assert log.known.releases[NAME].token == again.tokens[NAME] == 2
+    give_back(again, NAME)
+    assert log.known.releases[NAME].lease_ended and again.tokens == {}
+
+
+def test_a_lease_that_another_thread_of_this_process_uses_is_not_taken(
+    work: Work, log: Overtaken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "now_ms", lambda: 0)
+    seize(work, SEIZE)
+    other = Work(work.context, work.plan)
+    with pytest.raises(Refused, match=r"a\.v1 is run by "):
+        seize(other, SEIZE)
 
 
 def test_nor_does_one_whose_lease_was_taken_over_go_to_another_generation(work: Work, log: Overtaken) -> None:
