@@ -279,8 +279,7 @@ def _through_outage(context: Context, plan: Plan, act: Callable[[], None]) -> No
     while True:
         try:
             if deadline is not None:
-                # what the outage cut off may have been done
-                context.registry.state()
+                _settle(context)
             return act()
         except LoginRefused:
             raise
@@ -294,6 +293,19 @@ def _through_outage(context: Context, plan: Plan, act: Callable[[], None]) -> No
             if now > deadline:
                 raise
             context.sleep(_AGAIN_S)
+
+
+def _settle(context: Context) -> None:
+    """Takes a step after an outage. So what an earlier step wrote counts or is gone, though its answer was lost: a read alone
+    doesn't see a transaction whose commit is not finished. Ends what is past its deadline, so that no consumer waits longer.
+    """
+
+    def decide(state: RegistryState) -> Sequence[Entry]:
+        # asked before `knows_time`
+        now_ms = context.registry.now_ms()
+        return expired(state, now_ms) if context.registry.knows_time else []
+
+    context.registry.step(decide, reason="deadline passed")
 
 
 def _end_failed(

@@ -23,7 +23,7 @@ from orchestration.operations.looking.in_use import notes, outdated_inputs, refu
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.generations import BeginGeneration
+from orchestration.operations.plans.stages.generations import BeginGeneration, Seize
 from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.engine.lease import this_process
 from pipelines.errors import LoginRefused, Refused, SwitchyardError, Unavailable
@@ -34,6 +34,7 @@ from pipelines.model.entries import (
     GenerationStarted,
     Holder,
     InputSpec,
+    MarkOrdered,
     Opened,
     TopicsKnown,
     WantedSet,
@@ -156,6 +157,41 @@ def test_the_step_that_ends_an_operation_is_taken_after_an_outage_too(monkeypatc
     journal.journaled(context_of(log, **waits.given), PLAN, lambda: monkeypatch.setattr(log, "step", unreached))
     closed = log.known.operations[PLAN.id].closed
     assert closed is not None and closed.outcome == "done" and left == []
+
+
+def test_a_switch_whose_deadline_passed_in_an_outage_is_aborted_before_it_goes_on() -> None:
+    """Its consumers wait, and nobody else may be there to end that."""
+    log, waits, seen = running(), Waits(), list[bool]()
+    mark = MarkOrdered(id=PLAN.id, release="a.v1", past=POSITION, switch=1, alias="a", deadline_ms=1)
+
+    def work() -> None:
+        seen.append(log.known.operations[PLAN.id].aborted)
+        if len(seen) == 1:
+            log.entries.append(mark)
+            raise Unavailable("no answer")
+        raise Refused("it was aborted")
+
+    with pytest.raises(Refused, match="it was aborted"):
+        journal.journaled(context_of(log, **waits.given), PLAN, work)
+    assert seen == [False, True]
+
+
+def test_ctrl_c_ends_an_operation_though_its_lease_can_not_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, waits, attempts = Log(*staged("a.v1")), Waits(), list[int]()
+    plan = replace(PLAN, stages=(Seize(release="a.v1"), SetState(release="a.v1", state="ready")))
+
+    def unreached(*_: Any, **__: Any) -> Any:
+        raise Unavailable("no answer")
+
+    def interrupted() -> None:
+        attempts.append(1)
+        monkeypatch.setattr(log, "step", unreached)
+        raise KeyboardInterrupt
+
+    context = context_of(log, **waits.given)
+    with before_stage(SetState, interrupted), pytest.raises(KeyboardInterrupt):
+        journal.journaled(context, plan, Applier(context, plan).run)
+    assert waits.passed_s == 0 and len(attempts) == 1
 
 
 @pytest.mark.parametrize("error", [LoginRefused("wrong password"), Refused("no right"), SwitchyardError("too late")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from orchestration.operations.applying.effects import EFFECTS
 from orchestration.operations.applying.generations import give_back
 from orchestration.operations.applying.meeting import order
@@ -13,6 +15,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.switching import Align, PrepareDelta
+from pipelines.errors import Unavailable
 from pipelines.model.entries import Entry
 
 
@@ -23,6 +26,7 @@ class Applier:
         self._context = context
         self._plan = plan
         self._work = Work(context, plan)
+        self._begun = False
 
     def orders(self) -> list[Entry]:
         """The orders to drivers that may go into the step that opens the operation. That saves a step when seconds
@@ -37,18 +41,29 @@ class Applier:
         """Applies every stage that is left, and reports each one before it starts. Gives back every lease that is still
         held. After an outage it can be called again.
         """
-        self._work = Work(self._context, self._plan, self._work.tokens)
+        if self._begun:
+            self._work = Work(self._context, self._plan, self._work.tokens)
+        self._begun = True
         try:
             begin_reading(self._work, at_once=bool(self.orders()))
             for stage in self._left():
                 self._work.now()
                 self._context.say(stage.describe())
                 self.apply(stage)
+        except BaseException:
+            # an outage may not hide what has ended it: after Ctrl-C, nothing is tried again
+            with suppress(Unavailable):
+                self._give_back()
+            raise
+        else:
+            self._give_back()
         finally:
-            # leases that are still held
-            for name in list(self._work.tokens):
-                give_back(self._work, name)
             self._work.close()
+
+    def _give_back(self) -> None:
+        """Gives back the leases that are still held."""
+        for name in list(self._work.tokens):
+            give_back(self._work, name)
 
     def _left(self) -> tuple[Stage, ...]:
         """The stages that are left: once the plan has started its generation, only those after that stage."""

@@ -42,7 +42,8 @@ def write_tombstones(work: Work, stage: Tombstone) -> None:
     last = work.context.progress(stage.release)
     if last is not None and last.generation == stage.generation:
         return
-    if stage.release not in work.tokens:
+    # an earlier attempt may have given it back, though the answer was lost
+    if stage.release not in work.tokens or work.release(stage.release).lease_ended:
         take_lease(work, stage.release)
     release = still_held(work, stage.release)
     ended = release.under.ended if release.under else None

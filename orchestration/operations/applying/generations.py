@@ -87,7 +87,7 @@ def seize(work: Work, stage: Seize) -> None:
 def take_lease(work: Work, name: str) -> None:
     """Takes the lease of a stopped release for this process. Raises Refused if a driver runs it."""
     release = work.release(name)
-    holder = None if _was_left(work, release) else work.context.holder(release)
+    holder = work.holder(name)
     if holder is not None:
         raise Refused(f"{name} is run by {holder}", fix=f"`switchyard stop {name} --execute`, then try again")
     mine = this_process(work.context.settings)
@@ -101,16 +101,6 @@ def take_lease(work: Work, name: str) -> None:
         return [LeaseTaken(release=name, token=release.next_token, holder=mine)]
 
     work.step(decide)
-
-
-def _was_left(work: Work, release: Release) -> bool:
-    """Whether the release's lease is the one that an earlier operator of this operation took, or an earlier attempt of this
-    one. The journal has made sure that this process took the operation over, so nobody uses that lease any more.
-    """
-    lease = release.lease
-    if lease is None or lease.op != work.plan.id:
-        return False
-    return lease.holder != this_process(work.context.settings) or lease.token == work.tokens.get(release.name)
 
 
 @applies(GiveBack)
@@ -128,7 +118,11 @@ def give_back(work: Work, name: str) -> None:
         lease = state.releases[name].lease
         if lease is None or lease.op != work.plan.id or state.releases[name].lease_ended:
             return []
-        mine = token == lease.token if token is not None else work.is_carried_here(state)
+        if token is None:
+            mine = work.is_carried_here(state)
+        else:
+            # a token that this process asked for, but did not get, may be another's by now
+            mine = (lease.token, lease.holder) == (token, this_process(work.context.settings))
         return [LeaseEnded(release=name, token=lease.token)] if mine else []
 
     # even if the operation has ended by now

@@ -9,7 +9,7 @@ from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.comparing.since import Since
 from orchestration.operations.context import Context
 from orchestration.operations.plans.plan import Plan, join
-from pipelines.engine.lease import named, this_process
+from pipelines.engine.lease import is_alive, named, this_process
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.progress import ProgressTail
 from pipelines.kafka.registry import Decide
@@ -20,6 +20,9 @@ from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import refuse_unread
 
 _POLL_S = 0.05
+# so long, and so often, this listens after an outage to a driver that may live
+_SURE_S = 5.0
+_LISTEN_S = 0.25
 # the outcome of an operation -> what has happened to it, in words
 _ENDED = {"done": "was finished", "failed": "has failed", "abandoned": "was abandoned", "expired": "has expired"}
 
@@ -29,6 +32,7 @@ class Work:
 
     def __init__(self, context: Context, plan: Plan, tokens: dict[str, int] | None = None) -> None:
         self.context = context
+        self._after_outage = tokens is not None
         self.plan = plan
         # the latest position at which the aligning release may have paused
         self.past: SourcePosition | None = None
@@ -148,8 +152,28 @@ class Work:
         return self.context.registry.state().releases[name]
 
     def holder(self, name: str) -> str | None:
-        """Who runs a release, in words; None: nobody."""
-        return self.context.holder(self.release(name))
+        """Who runs a release, in words; None: nobody. After an outage all heartbeats are old: this listens for some seconds
+        to a driver that may live.
+        """
+        deadline = self.context.monotonic() + (_SURE_S if self._after_outage else 0.0)
+        while True:
+            release = self.release(name)
+            lease = release.lease
+            if lease is None or release.lease_ended or self.was_left(release):
+                return None
+            found = self.context.holder(release)
+            if found is not None or is_alive(lease.holder) is False or self.context.monotonic() >= deadline:
+                return found
+            self.context.sleep(_LISTEN_S)
+
+    def was_left(self, release: Release) -> bool:
+        """Whether the release's lease is the one that an earlier operator of this operation took, or an earlier attempt of
+        this one. The journal has made sure that this process took the operation over, so nobody uses that lease any more.
+        """
+        lease = release.lease
+        if lease is None or lease.op != self.plan.id:
+            return False
+        return lease.holder != this_process(self.context.settings) or lease.token == self.tokens.get(release.name)
 
     def tail(self, release: str) -> ProgressTail:
         """The progress reader of a release. All stages share it, so it continues where the last stage stopped."""

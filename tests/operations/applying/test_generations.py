@@ -17,7 +17,7 @@ from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.generations import BeginGeneration, InheritState, Seize
 from pipelines.engine.lease import this_process
 from pipelines.errors import Refused, Unavailable
-from pipelines.model.entries import Entry, GenerationStarted, LeaseTaken
+from pipelines.model.entries import Entry, GenerationStarted, LeaseEnded, LeaseTaken
 from pipelines.model.positions import SourcePosition
 from pipelines.model.registry import RegistryState
 from pipelines.settings import Settings
@@ -108,6 +108,45 @@ def test_a_lease_whose_answer_an_outage_cut_off_is_taken_again(
     assert log.known.releases[NAME].token == again.tokens[NAME] == 2
     give_back(again, NAME)
     assert log.known.releases[NAME].lease_ended and again.tokens == {}
+
+
+def test_nor_does_the_next_attempt_wait_for_that_lease(
+    work: Work, log: Overtaken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait until the lease is as old as a driver that boots may be: two minutes."""
+    monkeypatch.setattr(log, "now_ms", lambda: 0)
+    seize(work, SEIZE)
+    assert "starting for" in (Context.holder(work.context, work.release(NAME)) or "")
+    again = Work(work.context, work.plan, work.tokens)
+    assert not log.known.releases[NAME].lease_ended and again.holder(NAME) is None
+
+
+def test_a_lease_that_was_asked_for_but_is_another_process_s_is_not_given_back(work: Work, log: Overtaken) -> None:
+    """That one has taken the operation over, and works under it."""
+    other = this_process(Settings()).model_copy(update={"pid": 1, "started": 1})
+    work.tokens[NAME] = 1
+    log.entries.append(LeaseTaken(release=NAME, token=1, holder=other, op=work.plan.id))
+    give_back(work, NAME)
+    assert not log.known.releases[NAME].lease_ended and work.tokens == {}
+
+
+def test_after_an_outage_a_driver_that_lives_is_heard_before_it_counts_as_stopped(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All heartbeats are old then."""
+    passed_s = 0.0
+
+    def sleep(for_s: float) -> None:
+        nonlocal passed_s
+        passed_s += for_s
+
+    log = Log(*staged(NAME), taken(1).model_copy(update={"at_ms": 1}))
+    monkeypatch.setattr(Context, "holder", lambda *_: "a driver" if passed_s >= 3 else None)
+    context = context_of(log, sleep=sleep, monotonic=lambda: passed_s)
+    assert Work(context, work.plan).holder(NAME) is None
+    assert Work(context, work.plan, {}).holder(NAME) == "a driver"
+    log.entries.append(LeaseEnded(release=NAME, token=1))
+    assert Work(context, work.plan, {}).holder(NAME) is None
 
 
 def test_a_lease_that_another_thread_of_this_process_uses_is_not_taken(
