@@ -15,6 +15,7 @@ from orchestration.operations.plans.stages.switching import AppendSwitch
 from orchestration.operations.reading import Reading
 from pipelines.engine.lease import carried_by, is_alive, this_process
 from pipelines.errors import BadUsage, LoginRefused, Refused, SwitchyardError, Unavailable
+from pipelines.kafka.failures import TopicGone
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import Carried, Closed, Entry, Holder, Opened
 from pipelines.model.registry import Operation, RegistryState
@@ -28,9 +29,11 @@ log = logging.getLogger(__name__)
 _SURE_S = 5.0
 _LISTEN_S = 0.25
 # how long an operation tries again while Kafka, or the bucket of the store, can't be reached or refuses for now. A dead
-# broker is replaced within seconds, and one that is started again answers after a minute or two
-_OUTAGE_S = 300.0
+# broker has a successor within half a minute, and one that is started again answers within a minute or two
+_OUTAGE_S = 120.0
 _AGAIN_S = 1.0
+# the outages of one operation: what takes hours may meet several
+_OUTAGES = 5
 
 
 def ending(state: RegistryState, operation: Operation, outcome: str, detail: str) -> list[Entry]:
@@ -256,41 +259,55 @@ def journaled(
     """Opens the operation, does `work`, and closes it. If `work` raises, Ctrl-C included, it is closed as failed. Meanwhile
     it gives signs of life, so that no process of another host takes the operation over.
 
-    In an outage, `work` is called again, for 5 minutes at most: it must do only what is left. If Kafka can't be reached by
-    then, the operation stays open, and the error says how to resume it. `stays_open`: whether, by the registry, the operation has gone too far to be closed and must be resumed or
-    abandoned. `give_up`: entries for the step that closes it as failed.
+    In an outage, `work` is called again, for two minutes at most: it must do only what is left. If Kafka can't be reached by
+    then, the operation stays open, and the error says how to resume it. `stays_open`: whether, by the registry, the
+    operation has gone too far to be closed and must be resumed or abandoned. `give_up`: entries for the step that closes it
+    as failed.
     """
     _say_first(context, plan.id)
-    begin(context, plan, also)
-    try:
-        with _signs_of_life(context, plan.id):
-            _through_outage(context, plan, work)
-    except BaseException as error:
-        if _end_failed(context, plan.id, error, stays_open, give_up) and isinstance(error, SwitchyardError):
-            resume = f"to continue: `switchyard resume {plan.id}`"
-            error.fix = f"{error.fix}; {resume}" if error.fix else resume
-        raise
-    _through_outage(context, plan, lambda: finish(context, plan))
-
-
-def _through_outage(context: Context, plan: Plan, act: Callable[[], None]) -> None:
-    """Calls `act` again while Kafka or the bucket is out of reach or refuses for now. Raises what it raised last."""
-    deadline: float | None = None
-    while True:
+    _through_outage(context, plan, lambda: begin(context, plan, also))
+    with _signs_of_life(context, plan.id):
         try:
-            if deadline is not None:
+            _through_outage(context, plan, work)
+        except BaseException as error:
+            if _end_failed(context, plan.id, error, stays_open, give_up):
+                _say_how_to_resume(error, plan)
+            raise
+        try:
+            _through_outage(context, plan, lambda: finish(context, plan))
+        except Unavailable as error:
+            _say_how_to_resume(error, plan)
+            raise
+
+
+def _say_how_to_resume(error: BaseException, plan: Plan) -> None:
+    if isinstance(error, SwitchyardError):
+        resume = f"to continue: `switchyard resume {plan.id}`"
+        error.fix = f"{error.fix}; {resume}" if error.fix else resume
+
+
+def _through_outage(context: Context, plan: Plan, act: Callable[[], object]) -> None:
+    """Calls `act` again while Kafka or the bucket is out of reach or refuses for now. Raises what it raised last."""
+    outages, until = 0, 0.0
+    while True:
+        began = context.monotonic()
+        try:
+            if outages:
                 _settle(context)
-            return act()
-        except LoginRefused:
+            act()
+            return
+        except (LoginRefused, TopicGone):
+            # that does not pass by itself
             raise
         except Unavailable as outage:
             now = context.monotonic()
-            if deadline is None:
-                deadline = now + min(_OUTAGE_S, plan.deadline_s)
+            # one that went well for so long has met another outage
+            if not outages or now - began > _OUTAGE_S:
+                outages, until = outages + 1, now + min(_OUTAGE_S, plan.deadline_s)
                 context.say(
-                    f"{outage.what}: {plan.id} tries again for {deadline - now:.0f} s. To end this command, press Ctrl-C"
+                    f"{outage.what}: {plan.id} tries again for {until - now:.0f} s. To end this command, press Ctrl-C"
                 )
-            if now > deadline:
+            if now > until or outages > _OUTAGES:
                 raise
             context.sleep(_AGAIN_S)
 

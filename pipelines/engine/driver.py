@@ -26,7 +26,7 @@ from pipelines.engine.query import PlanStands, Query
 from pipelines.engine.telemetry import DriverStatus, Telemetry, batch_number
 from pipelines.engine.tries import Tries
 from pipelines.engine.watch import PartLost
-from pipelines.engine.writer import OutcomeUnknown, Superseded
+from pipelines.engine.writer import Superseded
 from pipelines.errors import Refused, SwitchyardError, Unavailable
 from pipelines.kafka.registry import Registry
 from pipelines.model.entries import AlignOrdered, LeaseEnded, MarkOrdered, StateSet
@@ -244,7 +244,7 @@ class Driver:
         """
         try:
             work()
-        except (KafkaException, OutcomeUnknown, Unavailable) as error:
+        except (KafkaException, Unavailable) as error:
             query.stop()
             self._wait_out(query, what, error)
             self._orders.check()
@@ -260,7 +260,7 @@ class Driver:
     def _start(self, query: Query) -> None:
         try:
             query.start()
-        except (KafkaException, OutcomeUnknown, Unavailable) as error:
+        except (KafkaException, Unavailable) as error:
             # a query at rest can't be resumed after this: it is paused, then started again
             query.stop()
             self._wait_out(query, "before the query starts", error)
@@ -372,5 +372,5 @@ class Driver:
         """Logs an outage only: the next turn tries again. Other errors are raised."""
         try:
             call()
-        except (KafkaException, OutcomeUnknown, Unavailable) as error:
+        except (KafkaException, Unavailable) as error:
             log.warning("%s: %s", self._name, error)

@@ -10,7 +10,6 @@ from pyspark.errors import UnknownException
 
 from pipelines.engine.causes import cause, of_jvm
 from pipelines.engine.telemetry import DriverStatus
-from pipelines.engine.writer import OutcomeUnknown
 from pipelines.errors import SwitchyardError, Unavailable
 from pipelines.kafka.client import admin, answers, login_refused
 from pipelines.kafka.failures import passes
@@ -39,7 +38,7 @@ _JAVA_NAMES = tuple(
 
 def is_outage(error: BaseException) -> bool:
     """Whether Kafka is the cause, not the app or the input. Then waiting helps."""
-    if isinstance(error, Unavailable | OutcomeUnknown):
+    if isinstance(error, Unavailable):
         return True
     if isinstance(error, KafkaException):
         reason = error.args[0]

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from pipelines.errors import BadUsage, SwitchyardError
+from pipelines.errors import BadUsage, SwitchyardError, Unavailable
 from pipelines.kafka.client import admin
 from pipelines.kafka.offsets import ends_of
 from pipelines.kafka.progress import newest_progress
@@ -31,10 +31,8 @@ class Superseded(SwitchyardError):
     """Another driver has this release's transactional id; this one can no longer write."""
 
 
-class OutcomeUnknown(SwitchyardError):
+class OutcomeUnknown(Unavailable):
     """It is unknown whether the transaction was committed. The progress topic tells."""
-
-    retryable = True
 
 
 class TransactionEnded(OutcomeUnknown):

@@ -64,6 +64,13 @@ LOGIN_TABLE = "the kafka table of switchyard.toml, or in SWITCHYARD_KAFKA"
 _LOGIN = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
 
 
+class TopicGone(Unavailable):
+    """There is no such topic."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"there is no topic {topic}", fix="run `switchyard status`, then try again")
+
+
 def is_login(error: KafkaError) -> bool:
     """Whether the cluster or the client refuses the user, the password or a certificate."""
     return error.code() in _LOGIN

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pipelines.errors import SwitchyardError, Unavailable
+from pipelines.errors import SwitchyardError
 from pipelines.kafka.client import UNLED, await_connection, consumer, drain, once_led, own, producer
-from pipelines.kafka.failures import failure, forbidden, unavailable, unreached
+from pipelines.kafka.failures import TopicGone, failure, forbidden, unavailable, unreached
 from pipelines.kafka.kept import Kept, reading
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import partition_count
@@ -33,13 +33,6 @@ _KEEP_S = 30.0
 
 # offset and value
 Record = tuple[int, bytes]
-
-
-class TopicGone(Unavailable):
-    """There is no such topic."""
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"there is no topic {topic}", fix="run `switchyard status`, then try again")
 
 
 class Aside(bytes):

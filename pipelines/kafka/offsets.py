@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipelines.errors import Refused, SwitchyardError
 from pipelines.kafka.client import MOVED, answer_of, consumer, own
-from pipelines.kafka.failures import failure, forbidden, unavailable
+from pipelines.kafka.failures import TopicGone, failure, forbidden, unavailable
 from pipelines.kafka.topics import partition_count
 from pipelines.settings import Settings
 
@@ -52,7 +52,10 @@ def _list(
             code = error.args[0].code()
             is_new = code == KafkaError.UNKNOWN_TOPIC_OR_PART and time.monotonic() < begun + _CREATED_S
             if not (is_new or code in _STALE) or time.monotonic() > deadline:
-                raise failure(settings, error.args[0], topic=", ".join(sorted({p.topic for p in wanted}))) from error
+                topics = ", ".join(sorted({p.topic for p in wanted}))
+                if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise TopicGone(topics) from error
+                raise failure(settings, error.args[0], topic=topics) from error
         _look_again(settings, client, {partition.topic for partition in wanted})
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from pipelines.errors import Refused
+from pipelines.kafka.failures import TopicGone
 from pipelines.kafka.kept import Kept
-from pipelines.kafka.log import LogReader, TopicGone, read_tail
+from pipelines.kafka.log import LogReader, read_tail
 from pipelines.model.names import progress_topic
 from pipelines.model.parts import Loss
 from pipelines.model.progress import Progress, read_progress

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Unavailable
 from pipelines.kafka.client import drain
 from pipelines.model.positions import told_offsets
 
@@ -42,7 +42,7 @@ def read_records(
     """The committed records of a result topic in [start, end), as they arrive. Keeps `reached` at the offset after the
     last.
 
-    Assigns `client` to the topic. Calls `raise_if_closed` now and then; what it raises ends the reading. Raises SwitchyardError
+    Assigns `client` to the topic. Calls `raise_if_closed` now and then; what it raises ends the reading. Raises Unavailable
     if nothing arrives for `timeout_s` seconds.
     """
     wanted = {p: o for p, o in end.items() if o > start.get(p, 0)}
@@ -51,7 +51,7 @@ def read_records(
         raise_if_closed()
         messages = drain(client, timeout_s)
         if not messages:
-            raise SwitchyardError(
+            raise Unavailable(
                 f"records up to {told_offsets(topic, end)} could not be read: none has arrived for {timeout_s:g} s",
                 fix="see the broker's log, then try again",
             )

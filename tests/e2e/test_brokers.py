@@ -21,6 +21,7 @@ from orchestration.operations.lifecycle import live_release
 from orchestration.operations.looking.durability import cluster_notes, own_topics
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.rollback import plan_rollback
+from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
 from orchestration.operations.plans.stages.switching import Align, AppendSwitch, FlagBoundary, Meet
 from orchestration.operations.procedures.diff import diff
@@ -184,7 +185,7 @@ def _lose_in_a_switch(killer: Killer, names: list[str], app: str) -> int:
     cluster, killed = killer.cluster, list[int]()
     _await_ready(cluster, names)
     plan, stage = _move(cluster, app), killer.random.choice(OF_A_SWITCH)
-    topic = killer.random.choice([REGISTRY_TOPIC, *map(progress_topic, plan.releases)])
+    topic = REGISTRY_TOPIC if plan.operation is Kind.PROMOTE else progress_topic(killer.random.choice(plan.releases))
 
     def kill() -> None:
         # an operation that an outage interrupts applies the stage again

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from pipelines.errors import Unavailable
 from pipelines.kafka import offsets
 from pipelines.kafka.client import MOVED, once_led
+from pipelines.kafka.failures import TopicGone
 from pipelines.kafka.offsets import end_of
 from pipelines.settings import Settings
 
@@ -106,6 +107,6 @@ def test_a_broker_that_is_gone_is_told_of(clock: Clock) -> None:
 
 def test_a_topic_that_stays_unknown_is_told_of_before_the_request_ends(clock: Clock) -> None:
     patient = SETTINGS.model_copy(update={"request_timeout_s": 60.0})
-    with pytest.raises(Unavailable, match="Unknown topic"):
+    with pytest.raises(TopicGone, match="there is no topic words"):
         end_of(patient, "words", 1, client=Admin(clock, silent=9_999, error=KafkaError.UNKNOWN_TOPIC_OR_PART))  # type: ignore[arg-type]
     assert 4.0 < clock.now_s < 6.0

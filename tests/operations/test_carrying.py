@@ -23,10 +23,10 @@ from orchestration.operations.looking.in_use import notes, outdated_inputs, refu
 from orchestration.operations.looking.progress import processed
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
-from orchestration.operations.plans.stages.generations import BeginGeneration, Seize
+from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.engine.lease import this_process
-from pipelines.errors import LoginRefused, Refused, SwitchyardError, Unavailable
+from pipelines.errors import Refused, SwitchyardError
 from pipelines.model.entries import (
     Carried,
     Closed,
@@ -34,7 +34,6 @@ from pipelines.model.entries import (
     GenerationStarted,
     Holder,
     InputSpec,
-    MarkOrdered,
     Opened,
     TopicsKnown,
     WantedSet,
@@ -70,11 +69,6 @@ def under_way(*also: Entry) -> Log:
     log = Log(*staged("a.v1"), *also)
     log.entries.append(Opened(id=PLAN.id, name="reset", releases=("a.v1",), deadline_ms=2**60))
     return log
-
-
-def running() -> Log:
-    """A registry in which the plan can begin."""
-    return Log(*staged("a.v1"), WantedSet(release="a.v1", wanted="running"))
 
 
 SHAPES = [
@@ -114,121 +108,6 @@ def test_who_may_give_no_signs_of_life_takes_nothing_over() -> None:
     with pytest.raises(Refused, match="no right"):
         journal.journaled(context_of(log), PLAN, lambda: pytest.fail("it is carried out"))
     assert log.entries == before
-
-
-class Waits:
-    """What a context waits with: no time passes but what it waits."""
-
-    def __init__(self) -> None:
-        self.passed_s = 0.0
-        self.said: list[str] = []
-
-    @property
-    def given(self) -> dict[str, Any]:
-        return {"sleep": self._sleep, "monotonic": lambda: self.passed_s, "say": self.said.append}
-
-    def _sleep(self, for_s: float) -> None:
-        self.passed_s += for_s
-
-
-def test_an_operation_goes_on_after_an_outage_and_says_so_once() -> None:
-    log, waits, attempts = running(), Waits(), []
-
-    def work() -> None:
-        attempts.append(waits.passed_s)
-        if len(attempts) < 3:
-            raise Unavailable("the leader is dead", fix="wait")
-
-    journal.journaled(context_of(log, **waits.given), PLAN, work)
-    closed = log.known.operations[PLAN.id].closed
-    assert closed is not None and closed.outcome == "done" and len(attempts) == 3
-    assert waits.said == [f"the leader is dead: {PLAN.id} tries again for 300 s. To end this command, press Ctrl-C"]
-
-
-def test_the_step_that_ends_an_operation_is_taken_after_an_outage_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, waits = running(), Waits()
-    step, left = log.step, ["once", "twice"]
-
-    def unreached(*given: Any, **also: Any) -> RegistryState:
-        if left.pop() if left else None:
-            raise Unavailable("no answer")
-        return step(*given, **also)
-
-    journal.journaled(context_of(log, **waits.given), PLAN, lambda: monkeypatch.setattr(log, "step", unreached))
-    closed = log.known.operations[PLAN.id].closed
-    assert closed is not None and closed.outcome == "done" and left == []
-
-
-def test_a_switch_whose_deadline_passed_in_an_outage_is_aborted_before_it_goes_on() -> None:
-    """Its consumers wait, and nobody else may be there to end that."""
-    log, waits, seen = running(), Waits(), list[bool]()
-    mark = MarkOrdered(id=PLAN.id, release="a.v1", past=POSITION, switch=1, alias="a", deadline_ms=1)
-
-    def work() -> None:
-        seen.append(log.known.operations[PLAN.id].aborted)
-        if len(seen) == 1:
-            log.entries.append(mark)
-            raise Unavailable("no answer")
-        raise Refused("it was aborted")
-
-    with pytest.raises(Refused, match="it was aborted"):
-        journal.journaled(context_of(log, **waits.given), PLAN, work)
-    assert seen == [False, True]
-
-
-def test_ctrl_c_ends_an_operation_though_its_lease_can_not_be_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, waits, attempts = Log(*staged("a.v1")), Waits(), list[int]()
-    plan = replace(PLAN, stages=(Seize(release="a.v1"), SetState(release="a.v1", state="ready")))
-
-    def unreached(*_: Any, **__: Any) -> Any:
-        raise Unavailable("no answer")
-
-    def interrupted() -> None:
-        attempts.append(1)
-        monkeypatch.setattr(log, "step", unreached)
-        raise KeyboardInterrupt
-
-    context = context_of(log, **waits.given)
-    with before_stage(SetState, interrupted), pytest.raises(KeyboardInterrupt):
-        journal.journaled(context, plan, Applier(context, plan).run)
-    assert waits.passed_s == 0 and len(attempts) == 1
-
-
-@pytest.mark.parametrize("error", [LoginRefused("wrong password"), Refused("no right"), SwitchyardError("too late")])
-def test_what_a_wait_does_not_mend_ends_an_operation_at_once(error: SwitchyardError) -> None:
-    log, waits = running(), Waits()
-
-    def work() -> None:
-        raise error
-
-    with pytest.raises(type(error)):
-        journal.journaled(context_of(log, **waits.given), PLAN, work)
-    closed = log.known.operations[PLAN.id].closed
-    assert closed is not None and closed.outcome == "failed" and waits.passed_s == 0
-
-
-@pytest.mark.parametrize("lost", ["state", "step"])
-def test_an_operation_that_an_outage_has_ended_stays_open_and_says_how_to_resume_it(
-    lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = running()
-
-    def unreached(*_: Any, **__: Any) -> Any:
-        raise Unavailable("no answer", fix="look at the brokers")
-
-    def work() -> None:
-        monkeypatch.setattr(log, lost, unreached)
-        raise Unavailable("the leader is dead", fix="wait")
-
-    waits = Waits()
-    with pytest.raises(Unavailable) as caught:
-        journal.journaled(context_of(log, **waits.given), PLAN, work)
-    assert caught.value.fix.endswith(f"; to continue: `switchyard resume {PLAN.id}`")
-    assert 290 < waits.passed_s < 310
-    assert log.known.operations[PLAN.id].closed is None
-    monkeypatch.undo()
-    journal.journaled(context_of(log), PLAN, lambda: None)
-    assert log.known.operations[PLAN.id].closed is not None
 
 
 def test_who_does_not_know_the_time_ends_nothing() -> None:

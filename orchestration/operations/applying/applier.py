@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from confluent_kafka import KafkaException
+
 from orchestration.operations.applying.effects import EFFECTS
 from orchestration.operations.applying.generations import give_back
 from orchestration.operations.applying.meeting import order
@@ -16,6 +18,7 @@ from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import BeginGeneration
 from orchestration.operations.plans.stages.switching import Align, PrepareDelta
 from pipelines.errors import Unavailable
+from pipelines.kafka.failures import failure
 from pipelines.model.entries import Entry
 
 
@@ -73,5 +76,10 @@ class Applier:
         return stages
 
     def apply(self, stage: Stage) -> None:
-        """Applies one stage. Raises Refused if something is not as planned, SwitchyardError if the stage fails."""
-        EFFECTS[type(stage)](self._work, stage)
+        """Applies one stage. Raises Refused if something is not as planned, Unavailable in an outage of Kafka or the bucket,
+        SwitchyardError if the stage fails.
+        """
+        try:
+            EFFECTS[type(stage)](self._work, stage)
+        except KafkaException as error:
+            raise failure(self._context.settings, error.args[0]) from error

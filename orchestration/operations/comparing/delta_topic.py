@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from orchestration.operations.comparing.evidence import evidence_path
 from orchestration.operations.comparing.fold_file import differing_rows
 from orchestration.operations.comparing.tags import of_results, split
-from pipelines.errors import SwitchyardError
+from pipelines.errors import Unavailable
 from pipelines.kafka.client import admin, await_connection, producer
 from pipelines.kafka.offsets import end_of
 from pipelines.kafka.topics import APPEND_ONLY, ensure_topic
@@ -58,7 +58,7 @@ class DeltaTopic:
                 except BufferError:
                     client.poll(0.1)
         if client.flush(self._settings.request_timeout_s * 6):
-            raise SwitchyardError(
+            raise Unavailable(
                 f"delta topic {self._topic} could not be written in time", fix="see the broker's log, then try again"
             )
         end = end_of(self._settings, self._topic, 1, committed=False, client=self._admin)[0]
