@@ -266,7 +266,7 @@ def test_classes_are_mapped_from_the_archive_where_there_is_one(jars: Path) -> N
     mine = Settings(spark={"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"})
     assert f"-XX:SharedArchiveFile={class_archive()}" in java_options(mine)
     # a setting replaces the default: two garbage collectors would end the JVM
-    assert "UseParallelGC" not in java_options(mine)
+    assert "UseG1GC" not in java_options(mine)
 
 
 @pytest.mark.parametrize(("trigger_s", "expected"), [(0.0, "200ms"), (1.0, "500ms"), (30.0, "15000ms")])

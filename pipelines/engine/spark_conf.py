@@ -30,6 +30,9 @@ _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
     "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
 )
+# Gives heap back while nothing is collected, as in a driver without input: every 30 s it looks what can go. Reads history as
+# fast as the parallel collector, which keeps what it once had
+_COLLECTOR = "-XX:+UseG1GC -XX:G1PeriodicGCInterval=30000 -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 # An executor that does not reach its driver ends after that many heartbeats of 10 s each. By default it holds the cores that
@@ -108,9 +111,7 @@ def _java_conf(settings: Settings, work: Path, *, brief: bool) -> dict[str, str]
     """Options of the driver's JVM, in two properties, so that a setting can replace one and keep the other."""
     # in a trial of some seconds the optimizing compiler costs more than it gains
     compiler = (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        if brief
-        else f"-XX:+UseParallelGC {_COMPILE_LATER} {_ROOM_FOR_CLASSES}"
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" if brief else f"{_COLLECTOR} {_COMPILE_LATER} {_ROOM_FOR_CLASSES}"
     )
     logging = f"-Dlog4j2.configurationFile={_LOGGING[settings.log_format]}"
     return {
