@@ -181,7 +181,7 @@ docs: setup ## the documents as a site in build/docs, with a page for each comma
 runbook: setup ## write into docs/runbook.md and docs/tutorial.md what their commands print now
 	@SWITCHYARD_RUNBOOK=write $(BIN)/pytest tests/e2e/test_runbook.py tests/e2e/test_tutorial.py $(PYTEST)
 
-bench: setup ## how fast history is read, beside Flink, Kafka Streams and plain Spark, too; how long a switch, a reset and a recovery take; a large registry
+bench: setup ## how fast history is read, beside Flink, Kafka Streams and plain Spark, too; how long a switch, a reset and a recovery take; idle releases; executors; a large registry
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks --density sparse --records 1000000
 	@$(BIN)/python -m benchmarks apps
@@ -189,6 +189,8 @@ bench: setup ## how fast history is read, beside Flink, Kafka Streams and plain 
 	@$(BIN)/python -m benchmarks reset
 	@$(BIN)/python -m benchmarks commands
 	@$(BIN)/python -m benchmarks latency
+	@$(BIN)/python -m benchmarks fleet
+	@$(BIN)/python -m benchmarks executors
 	@$(BIN)/python -m benchmarks registry
 	@$(BIN)/python -m benchmarks recovery
 	@$(BIN)/python -m benchmarks race

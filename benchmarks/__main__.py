@@ -9,6 +9,9 @@
 - `python -m benchmarks commands [--rounds N]`: how long commands take at the terminal.
 - `python -m benchmarks latency [--apps NAME ...] [--rounds N]`: how long a record waits until its results are committed,
   and what that costs.
+- `python -m benchmarks fleet [--releases N] [--records N]`: what idle releases of one app cost.
+- `python -m benchmarks executors [--executors N ...] [--records N]`: how many results a second 1, 2 and 4 executors write,
+  and what their driver needs.
 - `python -m benchmarks registry`: what 10,000 to 1,000,000 entries cost.
 - `python -m benchmarks recovery [--rounds N]`: how long until results flow again after a driver or the broker was
   killed, and until a part that was deleted is named.
@@ -29,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commanding, growth, hydrating, latency, recovering, resetting, switching
+from benchmarks import commanding, executors, fleet, growth, hydrating, latency, recovering, resetting, switching
 from benchmarks.command import Command, as_process
 from benchmarks.race import measuring as racing
 from benchmarks.race.queries import QUERIES
@@ -53,6 +56,10 @@ def measured(opened: hydrating.Open, switchyard: Command, asked: argparse.Namesp
             return commanding.measure(opened(), switchyard, asked.rounds or 3)
         case "latency":
             return latency.measure(opened(), asked.rounds or 1, asked.apps or latency.APPS)
+        case "fleet":
+            return fleet.measure(opened(), asked.releases, asked.records or fleet.HISTORY)
+        case "executors":
+            return executors.measure(opened, asked.records or executors.RECORDS, asked.executors, work)
         case "registry":
             return growth.measure(opened())
         case "race":
@@ -64,13 +71,27 @@ def measured(opened: hydrating.Open, switchyard: Command, asked: argparse.Namesp
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """What `arguments` ask for; None: those of this process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    kinds = ("hydrate", "apps", "switch", "reset", "commands", "latency", "registry", "recovery", "race")
+    kinds = (
+        "hydrate",
+        "apps",
+        "switch",
+        "reset",
+        "commands",
+        "latency",
+        "fleet",
+        "executors",
+        "registry",
+        "recovery",
+        "race",
+    )
     parser.add_argument("what", nargs="?", choices=kinds, default="hydrate")
     parser.add_argument("--apps", nargs="+", default=[], metavar="NAME")
     parser.add_argument("--queries", nargs="+", default=[], choices=[*QUERIES], metavar="NAME")
     parser.add_argument("--records", type=int)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--executors", type=int, nargs="+", default=executors.EXECUTORS, metavar="N")
+    parser.add_argument("--releases", type=int, default=fleet.RELEASES)
     parser.add_argument("--density", choices=("dense", "sparse"), default="dense")
     parser.add_argument("--port", type=int, default=19392)
     return parser.parse_args(arguments)

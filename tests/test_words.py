@@ -55,6 +55,7 @@ ALLOWED = {
     "pipelines/engine/yarn.py:told": "the log of a container in YARN's words, to shorten what is shown",
     "pipelines/engine/source_ends.py:__init__": "the name of a source of Spark's, of which nothing else comes to Python",
     "pipelines/processes.py:rss_bytes": "a field of the kernel's",
+    "benchmarks/fleet.py:pss_bytes": "a field of the kernel's",
     "pipelines/kafka/client.py:_made": "librdkafka's words, in which it may quote a password",
     "pipelines/kafka/failures.py:_tls_fix": "OpenSSL's words, of which there are no codes",
     "pipelines/kafka/failures.py:failure": "librdkafka's words, of which there is no code",

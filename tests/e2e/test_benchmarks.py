@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import growth, latency
+from benchmarks import fleet, growth, latency
 from benchmarks.__main__ import measured, parsed
 from pipelines.kafka.topics import topic_names
 from pipelines.settings import Settings
@@ -61,6 +61,21 @@ def test_hydration_is_measured_beside_the_raw_limit() -> None:
     found = json.loads(done.stdout)
     assert found["hydrate"]["records"] > 0 and found["hydrate"]["records_per_s"] > 0
     assert found["raw_consumer_records_per_s"] > 0 and found["hydrate_to_raw"] > 0
+
+
+def test_results_are_measured_with_executors() -> None:
+    command = [sys.executable, "-m", "benchmarks", "executors", "--executors", "1", "--records", "3000"]
+    small = Settings(
+        **{**SMALL, "trigger_s": 0.1, "broker_heap_mb": 256, "executor_heap_mb": 512, "boot_timeout_s": 300}
+    )
+    done = subprocess.run(
+        [*command, "--port", str(port_of("benchmark with executors"))], cwd=ROOT, env=small.child_environment(),
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [*found] == ["local", "1"]
+    assert all(each["results_per_s"] > 0 and each["heap_mb"] > 0 for each in found.values())
 
 
 def test_apps_are_measured_one_after_another(cluster: Cluster) -> None:
@@ -113,6 +128,15 @@ def test_the_latency_of_a_live_release_is_measured_at_the_pace_that_is_shipped(
     found = latency.measure(cluster.context(**shipped), 2, ["large-orders"])["large-orders"]
     assert len(found["p50_ms"]) == 2 and min(found["batches_per_s"]) > 0
     assert all(0 < half <= most for half, most in zip(found["p50_ms"], found["p99_ms"], strict=True))
+
+
+def test_the_memory_of_idle_releases_is_measured(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REST_S", "IDLE_S"):
+        monkeypatch.setattr(fleet, name, 0.5)
+    found = bench(cluster, "fleet", "--releases", "2", "--records", "2000")
+    assert found["releases"] == 2 and len(found["one"]["rss_mb"]) == 1 and len(found["all"]["rss_mb"]) == 2
+    # drivers are threads here, with no session of their own
+    assert {"memory_mb", "rss_mb", "cores"} == found["one"].keys() == found["all"].keys() and "further_mb" in found
 
 
 def test_a_long_registry_is_measured(cluster: Cluster) -> None:
