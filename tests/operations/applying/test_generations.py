@@ -130,9 +130,7 @@ def test_a_lease_that_was_asked_for_but_is_another_process_s_is_not_given_back(w
     assert not log.known.releases[NAME].lease_ended and work.tokens == {}
 
 
-def test_after_an_outage_a_driver_that_lives_is_heard_before_it_counts_as_stopped(
-    work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_lives_is_heard_before_it_counts_as_stopped(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """All heartbeats are old then."""
     passed_s = 0.0
 
