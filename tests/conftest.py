@@ -38,6 +38,7 @@ KEPT = (
     "SWITCHYARD_JARS_DIR",
     "SWITCHYARD_KILLS",
     "SWITCHYARD_KILLS_SEED",
+    "SWITCHYARD_OUTAGES",
     "SWITCHYARD_RUNBOOK",
 )
 # the JVMs of tests live for minutes: the optimizing compiler would cost more than it gains

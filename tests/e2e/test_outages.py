@@ -1,4 +1,8 @@
-"""Operations whose broker dies under way, and comes back: they go on, and every result comes once."""
+"""Operations whose broker dies under way, and comes back: they go on, and every result comes once.
+
+`SWITCHYARD_OUTAGES` is the number of stages of each operation before which the broker is killed, `SWITCHYARD_KILLS_SEED`
+seeds which they are.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from orchestration.operations.procedures.check import check
 from orchestration.operations.procedures.wait import wait_ready
 from pipelines.settings import Settings
 from tests.e2e.cluster import LARGE, Cluster, Follower
-from tests.e2e.test_reset import goes_on
+from tests.e2e.test_reset import comes_to, goes_on, words
 from tests.reset.undoing import EARLIEST
 from tests.shared.ports import port_of
 from tests.shared.stages import before_stage
@@ -38,7 +42,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.broker, pytest.mark.spark, pytest.mar
 
 APP, NAME, OTHER = "word-count", "word-count.v1", "word-count.v2"
 SEED = int(os.environ.get("SWITCHYARD_KILLS_SEED", "1"))
-# of each operation
 KILLS = int(os.environ.get("SWITCHYARD_OUTAGES", "2"))
 
 
@@ -111,6 +114,8 @@ def live(mortal: Mortal, spark: SparkSession, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="module")
 def follower(live: Cluster) -> Iterator[Follower]:
     with Follower(live, APP, "counted") as found:
+        # one that starts without a broker ends
+        comes_to(found, words(live))
         yield found
 
 
