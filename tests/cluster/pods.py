@@ -50,6 +50,8 @@ class Pod:
         here |= {ROOT / each: str(_IMAGE / "lib" / each) for each in ("pipelines", "expectations", "orchestration")}
         here |= {settings: "/etc/switchyard"}
         found = [f"mount -t tmpfs -o mode=755 image {root}", f"mkdir -p {root}/etc {root}/tmp {root}/proc {root}/dev {root}/var/lib/switchyard"]  # fmt: skip
+        # first: what is mounted below may be in that folder
+        found.append(f"mount -t tmpfs -o mode=1777 tmp {root}/tmp")
         for name in _SYSTEM:
             path = Path(name)
             if path.is_symlink():
@@ -73,7 +75,6 @@ class Pod:
             f"mount --bind /proc {root}/proc",
             f"mount --rbind /dev {root}/dev",
             f"mount --bind {quote(str(self.state))} {root}/var/lib/switchyard",
-            f"mount -t tmpfs -o mode=1777 tmp {root}/tmp",
             f"mount -o remount,ro {root}",
         ]
 
