@@ -153,7 +153,8 @@ time.sleep(600)"""
         stopping = pool.submit(stop_drivers, tmp_path, within_s=60)
         # it may be told before it has begun to wait
         second = start(*DRIVER, "stock-stats.v2", state=tmp_path, ready=False)
-        assert second.wait(60) == -signal.SIGTERM
+        # 0: the other thread was told of its end first
+        assert second.wait(60) in (-signal.SIGTERM, 0)
         (tmp_path / "second").touch()
         assert stopping.result(60) == []
     assert not pids(tmp_path)
