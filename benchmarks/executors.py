@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ import pyspark
 from benchmarks.hydrating import Open, hydrate, trades_of
 from benchmarks.race.queries import PASS
 from orchestration.local.ports import claim
+from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.stage import plan_stage
 from orchestration.sources import produce, sources_for
@@ -42,7 +42,7 @@ def measure(opened: Open, records: int, counts: Sequence[int], folder: Path) -> 
     settings = opened().settings
     produce(settings, sources_for("stock-stats", trades_of("dense", records, REAL)), history=records)
     report = {"local": _measure(opened, 1, records)}
-    with standalone(folder, sum(counts)) as master:
+    with standalone(opened(), folder, sum(counts)) as master:
         for version, count in enumerate(counts, 2):
             elsewhere = partial(opened, **_executors(settings, master, count))
             report[str(count)] = _measure(elsewhere, version, records)
@@ -79,7 +79,7 @@ def _heap_mb(settings: Settings, release: str) -> int:
 
 
 @contextmanager
-def standalone(folder: Path, cores: int) -> Iterator[str]:
+def standalone(context: Context, folder: Path, cores: int) -> Iterator[str]:
     """The URL of a standalone cluster of Spark on this machine, with one worker; it ends with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     port = claim()
@@ -89,7 +89,9 @@ def standalone(folder: Path, cores: int) -> Iterator[str]:
         daemons.append(_daemon(folder, "master.Master", "--host", _HOST, "--port", port.port, "--webui-port", 0))
         daemons.append(_daemon(folder, "worker.Worker", "--host", _HOST, "--webui-port", 0, "--cores", cores,
                                "--memory", f"{cores * 2}g", "--work-dir", folder / "work", master))  # fmt: skip
-        _await_worker(folder / "master.Master.log")
+        log = folder / "master.Master.log"
+        context.until("no worker has registered", lambda: "Registering worker" in log.read_text(errors="replace"),
+                      timeout_s=_START_S, fix=f"see {log}")  # fmt: skip
         yield master
     finally:
         for daemon in daemons:
@@ -108,11 +110,3 @@ def _daemon(folder: Path, name: str, *arguments: object) -> subprocess.Popen[byt
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                 start_new_session=True)  # fmt: skip
-
-
-def _await_worker(log: Path) -> None:
-    deadline = time.monotonic() + _START_S
-    while "Registering worker" not in log.read_text(errors="replace"):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no worker has registered within {_START_S:g} s: {log.read_text(errors='replace')}")
-        time.sleep(0.2)

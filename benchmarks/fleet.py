@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hydrating import cpu_s, processes_of
+from benchmarks.latency import memory_mb
 from orchestration.operations.context import Context
 from orchestration.operations.execute import execute
 from orchestration.operations.planning.run import plan_start, plan_stop
@@ -15,7 +16,6 @@ from orchestration.operations.planning.stage import plan_stage
 from orchestration.operations.procedures.wait import wait_ready
 from orchestration.sources import Options, produce, sources_for
 from pipelines.model.names import release_name
-from pipelines.processes import rss_bytes
 
 APP, RELEASES, HISTORY = "stock-stats", 10, 4_000_000
 # until what a start and the last batches made is compiled, written and collected
@@ -59,10 +59,10 @@ def _cost(context: Context, names: Iterable[str]) -> dict[str, Any]:
     began, used_s = time.monotonic(), sum(map(cpu_s, leaders))
     time.sleep(IDLE_S)
     cores = (sum(map(cpu_s, leaders)) - used_s) / (time.monotonic() - began)
-    pids = [[pid for pid, _ in processes_of(leader)] for leader in leaders]
+    pids = [pid for leader in leaders for pid, _ in processes_of(leader)]
     return {
-        "memory_mb": round(sum(pss_bytes(pid) for each in pids for pid in each) / 2**20),
-        "rss_mb": [round(sum(rss_bytes(pid) or 0 for pid in each) / 2**20) for each in pids],
+        "memory_mb": round(sum(map(pss_bytes, pids)) / 2**20),
+        "rss_mb": [memory_mb(leader) for leader in leaders],
         "cores": round(cores, 3),
     }
 

@@ -26,8 +26,8 @@ from pipelines.model.unread import refuse_unread
 log = logging.getLogger(__name__)
 
 # after an outage of Kafka, all signs of life are old; a process that lives has this long to be heard again
-_SURE_S = 5.0
-_LISTEN_S = 0.25
+SURE_S = 5.0
+LISTEN_S = 0.25
 # how long an operation tries again while Kafka, or the bucket of the store, can't be reached or refuses for now. A dead
 # broker has a successor within half a minute, and one that is started again answers within a minute or two
 _OUTAGE_S = 120.0
@@ -128,9 +128,9 @@ def _listen(context: Context, plan_id: str, mine: Holder) -> str | None:
         or is_alive(known.carrier) is not None
     ):
         return None
-    deadline = context.monotonic() + _SURE_S
+    deadline = context.monotonic() + SURE_S
     while (heard := carrier_of(context, known)) is None and context.monotonic() < deadline:
-        context.sleep(_LISTEN_S)
+        context.sleep(LISTEN_S)
     return heard
 
 
@@ -301,7 +301,7 @@ def _through_outage(context: Context, plan: Plan, act: Callable[[], object]) -> 
             raise
         except Unavailable as outage:
             now = context.monotonic()
-            # one that went well for so long has met another outage
+            # an attempt that went well for so long has met another outage
             if not outages or now - began > _OUTAGE_S:
                 outages, until = outages + 1, now + min(_OUTAGE_S, plan.deadline_s)
                 context.say(

@@ -145,9 +145,9 @@ def unavailable(settings: Settings, error: KafkaError | None) -> Unavailable:
     if error is not None and (error.code() == KafkaError._ALL_BROKERS_DOWN or "security.protocol" in error.str()):
         now = table.get("security.protocol", "plaintext")
         return Unavailable(
-            f"the Kafka cluster at {where} accepts connections and drops them: it stops or starts just now, or it expects a login "
+            f"the Kafka cluster at {where} accepts connections and drops them: it is starting or stopping, or it expects a login "
             f"or TLS; security.protocol is {now}",
-            fix=f"try again; if it still does so, check security.protocol and the login in {LOGIN_TABLE}",
+            fix=f"try again; if that does not help, check security.protocol and the login in {LOGIN_TABLE}",
         )
     fix = "start it with `switchyard up`" if settings.embedded else "check SWITCHYARD_BOOTSTRAP_SERVERS and the network"
     if not settings.embedded and "security.protocol" in table:

@@ -17,7 +17,7 @@ from pipelines.settings import Settings
 # librdkafka asks for the leaders before a new admin client is connected, then only after 3 s: this hit one of 150 new
 # clients, on busy cores eight or more. Doubled each time, as a broker may really take that long
 _PATIENCE_S = 0.1
-# a leader hears of a new topic within this time. It says meanwhile that there is none
+# a leader hears of a new topic within this time. Until then, it says that there is none
 _CREATED_S = 5.0
 # after this time without an answer, an event of the consumer may say why there is none
 _REFUSED_S = 2.0

@@ -29,7 +29,6 @@ class Applier:
         self._context = context
         self._plan = plan
         self._work = Work(context, plan)
-        self._begun = False
 
     def orders(self) -> list[Entry]:
         """The orders to drivers that may go into the step that opens the operation. That saves a step when seconds
@@ -44,9 +43,6 @@ class Applier:
         """Applies every stage that is left, and reports each one before it starts. Gives back every lease that is still
         held. After an outage it can be called again.
         """
-        if self._begun:
-            self._work = Work(self._context, self._plan, self._work.tokens)
-        self._begun = True
         try:
             begin_reading(self._work, at_once=bool(self.orders()))
             for stage in self._left():
@@ -62,6 +58,8 @@ class Applier:
             self._give_back()
         finally:
             self._work.close()
+            # for an attempt after an outage
+            self._work = Work(self._context, self._plan, self._work.tokens)
 
     def _give_back(self) -> None:
         """Gives back the leases that are still held."""

@@ -8,6 +8,7 @@ from typing import Any
 from orchestration.operations.applying.vigil import Vigil
 from orchestration.operations.comparing.since import Since
 from orchestration.operations.context import Context
+from orchestration.operations.journal import LISTEN_S, SURE_S
 from orchestration.operations.plans.plan import Plan, join
 from pipelines.engine.lease import is_alive, named, this_process
 from pipelines.errors import Refused, SwitchyardError
@@ -20,9 +21,6 @@ from pipelines.model.registry import Operation, RegistryState, Release
 from pipelines.model.unread import refuse_unread
 
 _POLL_S = 0.05
-# so long, and so often, this listens after an outage to a driver that may live
-_SURE_S = 5.0
-_LISTEN_S = 0.25
 # the outcome of an operation -> what has happened to it, in words
 _ENDED = {"done": "was finished", "failed": "has failed", "abandoned": "was abandoned", "expired": "has expired"}
 
@@ -155,7 +153,7 @@ class Work:
         """Who runs a release, in words; None: nobody. After an outage all heartbeats are old: this listens for some seconds
         to a driver that may live.
         """
-        deadline = self.context.monotonic() + (_SURE_S if self._after_outage else 0.0)
+        deadline = self.context.monotonic() + (SURE_S if self._after_outage else 0.0)
         while True:
             release = self.release(name)
             lease = release.lease
@@ -164,7 +162,7 @@ class Work:
             found = self.context.holder(release)
             if found is not None or is_alive(lease.holder) is False or self.context.monotonic() >= deadline:
                 return found
-            self.context.sleep(_LISTEN_S)
+            self.context.sleep(LISTEN_S)
 
     def was_left(self, release: Release) -> bool:
         """Whether the release's lease is the one that an earlier operator of this operation took, or an earlier attempt of
