@@ -99,7 +99,7 @@ def test_who_speaks_without_tls_or_login_is_told_to_look_at_the_protocol(guarded
         with pytest.raises(Unavailable) as caught:
             require_broker(spoken, timeout_s=1.5)
         protocol = spoken.kafka_properties.get("security.protocol", "plaintext")
-        assert "as a cluster does that expects a login or TLS" in caught.value.what
+        assert "or it expects a login or TLS" in caught.value.what
         assert f"security.protocol is {protocol}" in caught.value.what
         assert "security.protocol" in caught.value.fix and "SWITCHYARD_KAFKA" in caught.value.fix
 
