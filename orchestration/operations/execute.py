@@ -31,6 +31,7 @@ def execute(context: Context, plan: Plan) -> None:
                 plan,
                 applier.run,
                 applier.orders(),
+                reached=lambda: applier.reached,
                 stays_open=lambda s: has_started_generation(s, plan.id),
                 give_up=_as_before(plan),
             )

@@ -253,6 +253,7 @@ def journaled(
     work: Callable[[], None],
     also: Sequence[Entry] = (),
     *,
+    reached: Callable[[], int] = lambda: 0,
     stays_open: Callable[[RegistryState], bool] = lambda _: False,
     give_up: Sequence[Entry] = (),
 ) -> None:
@@ -260,7 +261,8 @@ def journaled(
     it gives signs of life, so that no process of another host takes the operation over.
 
     In an outage, `work` is called again, for two minutes at most: it must do only what is left. If Kafka can't be reached by
-    then, the operation stays open, and the error says how to resume it. `stays_open`: whether, by the registry, the
+    then, the operation stays open, and the error says how to resume it. `reached`: the number of the last stage that
+    `work` has begun. An outage is over once that grows; the next one has two minutes of its own. `stays_open`: whether, by the registry, the
     operation has gone too far to be closed and must be resumed or abandoned. `give_up`: entries for the step that closes it
     as failed.
     """
@@ -268,7 +270,7 @@ def journaled(
     _through_outage(context, plan, lambda: begin(context, plan, also))
     with _signs_of_life(context, plan.id):
         try:
-            _through_outage(context, plan, work)
+            _through_outage(context, plan, work, reached)
         except BaseException as error:
             if _end_failed(context, plan.id, error, stays_open, give_up):
                 _say_how_to_resume(error, plan)
@@ -286,9 +288,13 @@ def _say_how_to_resume(error: BaseException, plan: Plan) -> None:
         error.fix = f"{error.fix}; {resume}" if error.fix else resume
 
 
-def _through_outage(context: Context, plan: Plan, act: Callable[[], object]) -> None:
-    """Calls `act` again while Kafka or the bucket is out of reach or refuses for now. Raises what it raised last."""
-    outages, until = 0, 0.0
+def _through_outage(
+    context: Context, plan: Plan, act: Callable[[], object], reached: Callable[[], int] = lambda: 0
+) -> None:
+    """Calls `act` again while Kafka or the bucket is out of reach or refuses for now. Raises what it raised last.
+    `reached`: as in `journaled`.
+    """
+    outages, until, stopped_at = 0, 0.0, 0
     while True:
         began = context.monotonic()
         try:
@@ -301,9 +307,9 @@ def _through_outage(context: Context, plan: Plan, act: Callable[[], object]) -> 
             raise
         except Unavailable as outage:
             now = context.monotonic()
-            # an attempt that went well for so long has met another outage
-            if not outages or now - began > _OUTAGE_S:
-                outages, until = outages + 1, now + min(_OUTAGE_S, plan.deadline_s)
+            # an attempt that came further, or went well for so long, has met another outage
+            if not outages or reached() > stopped_at or now - began > _OUTAGE_S:
+                outages, until, stopped_at = outages + 1, now + min(_OUTAGE_S, plan.deadline_s), reached()
                 context.say(
                     f"{outage.what}: {plan.id} tries again for {until - now:.0f} s. To end this command, press Ctrl-C"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,10 @@ from confluent_kafka import KafkaError, KafkaException
 from orchestration.operations import journal
 from orchestration.operations.applying.applier import Applier
 from orchestration.operations.applying.effects import EFFECTS
+from orchestration.operations.execute import execute
 from orchestration.operations.plans.kind import Kind
 from orchestration.operations.plans.plan import Plan
+from orchestration.operations.plans.stages.base import Stage
 from orchestration.operations.plans.stages.generations import Seize
 from orchestration.operations.plans.stages.releases import SetState, Want
 from pipelines.errors import LoginRefused, Refused, SwitchyardError, Unavailable
@@ -89,6 +92,41 @@ def test_an_operation_that_takes_hours_may_meet_several_outages_but_not_any_numb
     with pytest.raises(Unavailable):
         journal.journaled(context_of(log, **waits.given), replace(PLAN, deadline_s=86_400.0), work)
     assert len(attempts) == len(waits.said) == 6
+
+
+def test_an_outage_at_a_later_stage_has_a_time_of_its_own() -> None:
+    log, waits = running(), Waits()
+    # how long each stage meets an outage: both together take longer than one may
+    left_s = {Want: 90.0, SetState: 90.0}
+
+    def meets(kind: type[Stage]) -> Callable[[], None]:
+        def outage() -> None:
+            if left_s[kind] > 0:
+                waits.passed_s, left_s[kind] = waits.passed_s + 30, left_s[kind] - 30
+                raise Unavailable(f"no answer to {kind.__name__}")
+
+        return outage
+
+    context = context_of(log, **waits.given)
+    with before_stage(Want, meets(Want)), before_stage(SetState, meets(SetState)):
+        execute(context, PLAN)
+    closed = log.known.operations[PLAN.id].closed
+    assert closed is not None and closed.outcome == "done" and waits.passed_s > 180
+    tells = [said.partition(":")[0] for said in waits.said if "tries again" in said]
+    assert tells == ["no answer to Want", "no answer to SetState"]
+
+
+def test_an_outage_at_one_stage_ends_an_operation_though_the_stages_before_it_go_well() -> None:
+    log, waits = running(), Waits()
+
+    def outage() -> None:
+        raise Unavailable("no answer")
+
+    context = context_of(log, **waits.given)
+    applier = Applier(context, PLAN)
+    with before_stage(SetState, outage), pytest.raises(Unavailable):
+        journal.journaled(context, PLAN, applier.run, reached=lambda: applier.reached)
+    assert 110 < waits.passed_s < 130
 
 
 @pytest.mark.parametrize("written", [False, True])

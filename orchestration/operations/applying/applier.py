@@ -29,6 +29,7 @@ class Applier:
         self._context = context
         self._plan = plan
         self._work = Work(context, plan)
+        self._reached = 0
 
     def orders(self) -> list[Entry]:
         """The orders to drivers that may go into the step that opens the operation. That saves a step when seconds
@@ -39,14 +40,21 @@ class Applier:
             return []
         return [order(self._plan.id, stage) for stage in self._plan.stages if isinstance(stage, Align)]
 
+    @property
+    def reached(self) -> int:
+        """The number of the last stage that any attempt has begun, from 1; 0 before the first."""
+        return self._reached
+
     def run(self) -> None:
         """Applies every stage that is left, and reports each one before it starts. Gives back every lease that is still
         held. After an outage it can be called again.
         """
         try:
             begin_reading(self._work, at_once=bool(self.orders()))
-            for stage in self._left():
+            left = self._left()
+            for number, stage in enumerate(left, 1 + len(self._plan.stages) - len(left)):
                 self._work.now()
+                self._reached = max(self._reached, number)
                 self._context.say(stage.describe())
                 self.apply(stage)
         except BaseException:
