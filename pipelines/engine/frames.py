@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from pipelines.engine.avro import avro_columns, decoded
 from pipelines.engine.jvm.classes import java_class
-from pipelines.engine.plain_json import from_json
+from pipelines.engine.plain_json import from_json, is_utf8
 from pipelines.engine.spark_conf import spark_kafka_options
 from pipelines.errors import BadUsage
 from pipelines.model.app import (
@@ -200,13 +200,13 @@ def parse(raw: DataFrame, source: Source, delay_ms: int | None = None) -> DataFr
     columns: list[Column] = []
     if source.key is not None:
         reason = reason.when(F.col("_key").isNull(), F.lit("the key is null"))
-        reason = reason.when(~F.is_valid_utf8(F.col("_key").cast("string")), F.lit("the key is not UTF-8"))
+        reason = reason.when(~is_utf8(F.col("_key")), F.lit("the key is not UTF-8"))
         framed, reason, columns = _read(framed, "key", source.key, key_schema(source), reason)
     if is_table:
         # good, whatever its value should be: it deletes its key
         reason = reason.when(no_value, F.lit(None).cast("string"))
     if not isinstance(source.value, Raw | Avro):
-        reason = reason.when(~F.is_valid_utf8(F.col("_value").cast("string")), F.lit("the value is not UTF-8"))
+        reason = reason.when(~is_utf8(F.col("_value")), F.lit("the value is not UTF-8"))
     framed, reason, more = _read(framed, "value", source.value, value_schema(source), reason)
     time = _time_of(source)
     if source.time is not None and delay_ms is not None:

@@ -1,4 +1,4 @@
-"""Reads and writes JSON as Spark does, faster where a record is plain; see jvm/PlainJson.scala and jvm/JsonText.scala."""
+"""Reads and writes JSON as Spark does, faster where a record is plain; see PlainJson, JsonText and Utf8 in jvm/."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def from_json(text: Column, schema: StructType, corrupt: str) -> Column:
     """
     made = java_class("org.apache.spark.sql.switchyard.PlainJson").column(text._jc, schema.json(), corrupt)
     return Column(made)
+
+
+def is_utf8(binary: Column) -> Column:
+    """What Spark's `is_valid_utf8` says of `binary`, a binary column: a boolean, null where that is null. Needs a Spark context
+    in this process.
+    """
+    return Column(java_class("org.apache.spark.sql.switchyard.Utf8").column(binary._jc))
 
 
 def to_json(struct: Column) -> Column:

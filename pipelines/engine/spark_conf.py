@@ -20,6 +20,8 @@ _LOGGING = {
     "json": ",".join((_JVM / name).as_uri() for name in ("log4j2.properties", "log4j2-json.properties")),
 }
 _LOCAL_FILES = "io.switchyard.LocalFiles"
+_EXTENSIONS = "spark.sql.extensions"
+_PANES = "org.apache.spark.sql.switchyard.Panes"
 _FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _STATE = "spark.sql.streaming.stateStore"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -102,8 +104,12 @@ def session_conf(
         "spark.sql.streaming.checkpointFileManagerClass": _FILES,
         "spark.hadoop.fs.file.impl": _LOCAL_FILES,
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        # "false" leaves sliding windows as Spark plans them
+        "spark.sql.switchyard.panes": "true",
         **(INTERPRETED if few_rows else {}),
         **settings.spark,
+        # a deployment's own extensions come first
+        _EXTENSIONS: ",".join(filter(None, (settings.spark.get(_EXTENSIONS), _PANES))),
     }
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from pipelines.engine.expressions import INTERPRETED
 from pipelines.engine.frames import CORRUPT, ddl_columns
 from pipelines.engine.jvm.classes import java_class
-from pipelines.engine.plain_json import from_json
+from pipelines.engine.plain_json import from_json, is_utf8
 from tests.shared.session import COMPILED, configured
 
 if TYPE_CHECKING:
@@ -416,3 +416,16 @@ def test_a_type_that_json_does_not_have_is_refused(spark: SparkSession, kind: Da
     frame = spark.createDataFrame([("{}",)], "value string")
     with pytest.raises(AnalysisException):
         frame.select(from_json(F.col("value"), StructType([StructField("text", kind)]), CORRUPT))
+
+
+@pytest.mark.parametrize("properties", [COMPILED, INTERPRETED])
+def test_the_same_bytes_are_utf_8_as_for_spark(spark: SparkSession, properties: dict[str, str]) -> None:
+    rng = random.Random(7)
+    parts = [b"plain ascii", b"12345678", b"", b"a", "ä".encode(), "€".encode(), "😀".encode(), b"\x80", b"\xc3", b"\xe2\x82",
+             b"\xf0\x9f", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80", b"\xff", b"\x00", b"\x7f"]  # fmt: skip
+    texts = [None, b"", *(b"".join(rng.choices(parts, k=rng.randint(1, 6))) for _ in range(3_000))]
+    with configured(spark, properties):
+        read = spark.createDataFrame([(text,) for text in texts], "bytes binary")
+        found = read.select(is_utf8(F.col("bytes")), F.is_valid_utf8(F.col("bytes").cast("string"))).collect()
+    assert [ours for ours, _ in found] == [theirs for _, theirs in found]
+    assert {ours for ours, _ in found} == {None, True, False}
