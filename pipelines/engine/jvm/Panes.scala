@@ -24,11 +24,12 @@ class Panes extends (SparkSessionExtensions => Unit) {
 }
 
 object Panes extends Rule[SparkPlan] {
-  /** A session's property: "false" leaves all plans as Spark makes them. */
+  /** A session's property: "false" leaves all plans as Spark makes them. Plans that are not compiled stay so anyway. */
   val Property = "spark.sql.switchyard.panes"
 
   override def apply(plan: SparkPlan): SparkPlan =
-    if (conf.getConfString(Property, "true") != "true") plan
+    // interpreted plans are for few rows
+    if (!conf.wholeStageEnabled || conf.getConfString(Property, "true") != "true") plan
     else plan.transform { case partial: HashAggregateExec => inPanes(partial).getOrElse(partial) }
 
   private def inPanes(partial: HashAggregateExec): Option[SparkPlan] = partial match {
