@@ -51,8 +51,14 @@ def _back_up(cluster: Cluster, to: Path) -> int:
 
 def _restore(cluster: Cluster, copy: Path) -> None:
     folder = _checkpoint(cluster)
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, onerror=_unless_gone)
     shutil.copytree(copy, folder)
+
+
+def _unless_gone(_function: object, _path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
+    # Spark may still be deleting old files of a query that has ended
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def _some_input(cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from orchestration.local.broker import EmbeddedBroker
+from orchestration.operations import journal
 from orchestration.operations.planning.diff import plan_diff
 from orchestration.operations.planning.promote import plan_promote
 from orchestration.operations.planning.reset.plan import plan_reset
@@ -107,7 +108,10 @@ def live(mortal: Mortal, spark: SparkSession, tmp_path_factory: pytest.TempPathF
         cluster.hydrate(APP, version, batch=LARGE, correction="compared across outages")
         if version == 1:
             cluster.make_live(APP, 1)
-    yield cluster
+    with pytest.MonkeyPatch.context() as patch:
+        # on busy cores a broker may need minutes to start
+        patch.setattr(journal, "_OUTAGE_S", 600.0)
+        yield cluster
     cluster.close()
 
 
