@@ -579,6 +579,11 @@ class Settings(BaseSettings):
         return self.spark_master == "yarn"
 
     @property
+    def yarn_staging_dir(self) -> Path:
+        """Where Spark puts its properties for the containers of YARN."""
+        return self.store_dir / "yarn"
+
+    @property
     def host(self) -> str:
         return socket.gethostname()
 

@@ -288,7 +288,12 @@ class Driver:
 
     def _end_spark(self) -> None:
         self._telemetry.jvm_ends()
-        self._stop_jvm()
+        if self._settings.executors_elsewhere:
+            from pipelines.engine.elsewhere import end_jvm
+
+            end_jvm(self._settings, self._stop_jvm)
+        else:
+            self._stop_jvm()
 
     def _end_copies(self, *, last: bool) -> None:
         """Ends the copies of the checkpoint in the bucket. `last`: after a last one; nobody writes the checkpoint any more."""

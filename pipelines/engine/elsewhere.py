@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -41,8 +42,7 @@ def session_elsewhere(settings: Settings, name: str, check: Callable[[], object]
 def _on_yarn(settings: Settings, name: str, check: Callable[[], object]) -> SparkSession:
     until = time.monotonic() + settings.executor_timeout_s
     _require_room(settings, until, check)
-    # by it, the application is found before Spark tells its id
-    tag = f"switchyard-{secrets.token_hex(8)}"
+    tag = _tag()
     tags = ",".join(filter(None, (settings.spark.get(TAGS), tag)))
     tagged = settings.model_copy(update={"spark": {**settings.spark, TAGS: tags}})
     try:
@@ -143,6 +143,28 @@ def require_context(settings: Settings, name: str) -> None:
         f"YARN has ended {context.applicationId}, the application of {name}{said}",
         fix=f"{_again(name)}; {logs_of(context.applicationId)}",
     )
+
+
+# -- its end
+
+
+def end_jvm(settings: Settings, stop: Callable[[], None]) -> None:
+    """Ends this process's JVM by `stop`, and deletes what Spark has staged for the containers of its application on YARN.
+
+    Spark would do so, too: its own container, unless YARN kills that before, or its client, unless the JVM ends before.
+    """
+    application = ask(tag=_tag()) if settings.on_yarn else None
+    stop()
+    if application is not None:
+        # in a folder of the user
+        for staged in settings.yarn_staging_dir.glob(f"*/.sparkStaging/{application.id}"):
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+@cache
+def _tag() -> str:
+    """The tag of this process's application on YARN. By it, the application is found before Spark tells its id."""
+    return f"switchyard-{secrets.token_hex(8)}"
 
 
 def _again(name: str) -> str:

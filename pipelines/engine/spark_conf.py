@@ -181,7 +181,7 @@ def _yarn_conf(settings: Settings) -> dict[str, str]:
         # workers find PySpark where the driver does, in the environment of their Python
         "spark.yarn.isPython": "false",
         # for Spark's properties, which hosts of executors have to read. The default is the user's home on this host
-        "spark.yarn.stagingDir": (settings.store_dir / "yarn").as_uri(),
+        "spark.yarn.stagingDir": settings.yarn_staging_dir.as_uri(),
         # the preflight waits for executors, and says why none comes; Spark would wait 30 s before that, and say nothing
         "spark.scheduler.minRegisteredResourcesRatio": "0",
         "spark.executor.failuresValidityInterval": _FORGET_LOSSES,

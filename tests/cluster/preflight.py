@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 
 from pipelines.engine.checkpoint import release_folder
-from pipelines.engine.elsewhere import session_elsewhere
+from pipelines.engine.elsewhere import end_jvm, session_elsewhere
 from pipelines.engine.jvm_process import start_jvm, stop_jvm
 from pipelines.errors import SwitchyardError
 from pipelines.private import keep_private
@@ -26,7 +27,7 @@ def main() -> None:
     except SwitchyardError as error:
         told = {"what": error.what, "fix": error.fix}
     print(json.dumps(told), flush=True)
-    stop_jvm(5)
+    end_jvm(settings, partial(stop_jvm, 5))
     os._exit(0)
 
 

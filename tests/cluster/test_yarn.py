@@ -136,9 +136,7 @@ def _stop(cluster: YarnCluster) -> None:
         cluster.switchyard(cluster.one, "stop", name, "--execute")
     until("an application goes on", lambda: not cluster.applications(), SLOW_S, poll_s=1)
     until("a container goes on", lambda: not cluster.executors(), SLOW_S)
-    # YARN calls an application finished before Spark has deleted its files
-    files = cluster.hosts.store / "yarn"
-    until("files of an application are left", lambda: not list(files.rglob("application_*")), SLOW_S)
+    assert not list((cluster.hosts.store / "yarn").rglob("application_*"))
 
 
 def _has_ended(cluster: YarnCluster, name: str) -> bool:

@@ -150,6 +150,8 @@ def write_configuration(folder: Path, manager: str, disk: Path) -> None:
             "yarn.nodemanager.vmem-check-enabled": "false",
             # a test machine with a full disk still runs containers
             "yarn.nodemanager.disk-health-checker.enable": "false",
+            # by default 250 ms: on a busy host, what a container does at its end is often cut short
+            "yarn.nodemanager.sleep-delay-before-sigkill.ms": "1",
         },
         "capacity-scheduler.xml": {
             "yarn.scheduler.capacity.maximum-am-resource-percent": 1,
