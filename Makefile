@@ -168,9 +168,10 @@ with-postgres:
 with-hadoop: with-postgres
 	@$(BIN)/python -m tests.cluster.yarn
 
-# in namespaces of its own: whatever happens to the tests, the kernel ends all that they have started
+# two processes, each in namespaces of its own: whatever happens to it, the kernel ends all that it has started
+NAMESPACES := unshare --net --mount --pid --fork --kill-child --mount-proc
 test-cluster: with-hadoop ## hosts that are network namespaces, with Spark, Dagster and operators on them: needs root, Postgres and a C compiler (tcc)
-	@unshare --net --mount --pid --fork --kill-child --mount-proc $(BIN)/pytest -n 0 -m cluster $(PYTEST)
+	@$(BIN)/pytest --tx '2*popen//python=$(NAMESPACES) $(BIN)/python' --dist loadscope --no-loadscope-reorder -m cluster $(PYTEST)
 
 # the variable: without a notice about the next version of MkDocs, which this doesn't use
 docs: setup ## the documents as a site in build/docs, with a page for each command; a dead link is an error

@@ -8,7 +8,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 # files with independent tests that take minutes: each test is a share of its own
-APART = ("tests/e2e/test_kills.py", "tests/e2e/test_lives.py")
+APART = ("tests/cluster/test_operators.py", "tests/e2e/test_kills.py", "tests/e2e/test_lives.py")
 # files where all tests with the same first parameter share a story: they form one share
 BY_PARAMETER = ("tests/reset/test_cells.py",)
 # folders whose tests share a broker of their own: each folder is one share
@@ -17,20 +17,27 @@ TOGETHER = ("tests/security/",)
 # the files that take long, the longest first, so that the processes which share them end together
 LONGEST = (
     "e2e/test_lives.py",
+    "e2e/test_brokers.py",
     "e2e/test_kills.py",
+    "e2e/test_definitions.py",
+    "defs/test_dagster_dev.py",
+    "e2e/test_bucket.py",
+    "e2e/test_outages.py",
+    "e2e/test_older_checkpoint.py",
     "reset/test_cells.py",
     # next to a file with few processes: its commands give up on a broker that gets no CPU time
     "e2e/test_demo.py",
-    "reset/test_undo.py",
-    "reset/test_interrupted.py",
+    "e2e/test_benchmarks.py",
+    "e2e/test_wheel.py",
+    "e2e/test_as_of.py",
     "e2e/test_peers.py",
     "e2e/test_runbook.py",
+    "reset/test_undo.py",
+    "reset/test_interrupted.py",
     "e2e/test_switch.py",
     "e2e/test_driver.py",
-    "defs/test_dagster_dev.py",
     "engine/test_operators.py",
     "e2e/test_supervise.py",
-    "e2e/test_benchmarks.py",
     "e2e/test_tutorial.py",
     "security/test_roles.py",
     "e2e/test_diff.py",
@@ -47,6 +54,11 @@ LONGEST = (
     "engine/test_meeting.py",
     "follow/test_consumer.py",
     "local/test_broker.py",
+    # of `make test-cluster`
+    "cluster/test_operators.py",
+    "cluster/test_cluster.py",
+    "cluster/test_dagster.py",
+    "cluster/test_yarn.py",
 )
 
 
