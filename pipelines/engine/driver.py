@@ -17,6 +17,7 @@ from pipelines.engine.boot import Boot
 from pipelines.engine.causes import cause, is_lost_contact, jvm_ended
 from pipelines.engine.copier import Copier
 from pipelines.engine.heart import Heart
+from pipelines.engine.jvm_heap import REST_S, JvmHeap
 from pipelines.engine.jvm_process import jvm_exit_code
 from pipelines.engine.lease import take_lease
 from pipelines.engine.orders import Held, Orders, StopWanted
@@ -74,6 +75,7 @@ class Driver:
         self._status = DriverStatus()
         self._query: Query | None = None
         self._copier: Copier | None = None
+        self._heap = JvmHeap()
         self._outages = Outages(settings, name, self._status, signalled)
         self._restarted_at = 0.0
         # 1. the lease, before anything else is set up
@@ -189,6 +191,7 @@ class Driver:
             query.sink.marks.flag_for(mark)
             self._announce_flagging(query.sink.marks.foreseen())
             query.sink.turnstile.pace(self._pace(query, state, mark))
+            self._heap.rest(self._is_idle(query, REST_S))
             order = state.open_align(self._name)
             if order is not None and not self._alignment.is_over(order):
                 self._meet(query, order)
@@ -203,7 +206,7 @@ class Driver:
                 self._then_start(query, f"on the way to the boundary of {wanted.op}", partial(self._goal.reach, wanted))
             elif not query.active:
                 self._recover(query)
-            elif mark is not None and self._is_idle(query):
+            elif mark is not None and self._is_idle(query, _IDLE_S):
                 self._unless_outage(query.sink.flag_idle)
 
     def _pace(self, query: Query, state: RegistryState, mark: MarkOrdered | None) -> Pace:
@@ -214,10 +217,10 @@ class Driver:
         throttled = batch_records(release.under, query.sink.last) is not None
         return pace_of(self._settings, release.state, throttled=throttled)
 
-    def _is_idle(self, query: Query) -> bool:
-        """Whether no batch runs, nor has run for a moment."""
+    def _is_idle(self, query: Query, least_s: float) -> bool:
+        """Whether no batch runs, nor has run for `least_s`, or for two triggers."""
         rested_s = time.time() - query.sink.finished_at
-        return query.sink.in_batch is None and rested_s > max(_IDLE_S, 2 * self._settings.trigger_s)
+        return query.sink.in_batch is None and rested_s > max(least_s, 2 * self._settings.trigger_s)
 
     def _announce_flagging(self, word: Flagging | None) -> None:
         """Tells which boundary will be flagged, at once: another release waits to run to it."""

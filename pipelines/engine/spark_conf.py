@@ -32,9 +32,9 @@ _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
     "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
 )
-# G1 gives heap back when a driver has no input: after 30 s without a collection, it starts one. It reads history as fast as
-# the parallel collector, which gives nothing back
-_COLLECTOR = "-XX:+UseG1GC -XX:G1PeriodicGCInterval=30000 -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
+# G1 gives heap back when a driver has no input: after 30 s without a collection, it starts one. `jvm_heap` says how much. It
+# reads history as fast as the parallel collector, which gives nothing back
+_COLLECTOR = "-XX:+UseG1GC -XX:G1PeriodicGCInterval=30000"
 # by default, the classes loaded at the start (over 21 MB) already cause a full garbage collection
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 # An executor that does not reach its driver ends after that many heartbeats of 10 s each. By default it holds the cores that
